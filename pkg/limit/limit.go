@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"time"
 )
 
 // Algorithm says how a rule counts. The values are the first byte of a stored
@@ -86,7 +87,7 @@ type Params struct {
 	Bounds       func(now int64) [3]int64
 
 	// Num/Den is the rate at which a bucket drains, in millitokens per
-	// millisecond, in lowest terms. (MaxLevel × Den) < Exact.
+	// millisecond, in lowest terms. 0 < Num, 0 < Den, (MaxLevel + 1) × Den < Exact.
 	Num, Den int64
 
 	// Capacity is what a full bucket admits at once, in tokens.
@@ -119,21 +120,22 @@ func (p *Params) Budget() int64 {
 
 // Rate sets Num and Den to limit hits per window of the given milliseconds, in
 // lowest terms, and reports whether the rate is exact. It is not when
-// MaxLevel × Den would reach Exact; then the nearest lower rate is set that
-// keeps the product below it. Capacity and OverdrawCap must be set before.
+// (MaxLevel + 1) × Den would reach Exact; then the nearest lower rate is set
+// that keeps the product below it. Capacity and OverdrawCap must be set before.
 //
 // A token bucket with an inexact rate is a load error (semantics S13); for the
 // other algorithms the rate serves only sidecars that run a stored bucket of a
-// newer policy version.
+// newer policy version. A limit of 0 never reaches a store; its rate is the
+// slowest, so that nothing divides by zero.
 func (p *Params) Rate(limit, window int64) (exact bool) {
+	most := int64(Exact-1) / (p.MaxLevel() + 1)
 	if limit <= 0 {
-		p.Num, p.Den = 0, 1
+		p.Num, p.Den = 1, max(1, min(window, most))
 		return true
 	}
 	num, den := limit*1000, window
 	g := gcd(num, den)
 	num, den = num/g, den/g
-	most := int64(Exact-1) / max(1, p.MaxLevel())
 	if den <= most {
 		p.Num, p.Den = num, den
 		return true
@@ -236,13 +238,21 @@ type Verdict struct {
 	Retry int64
 }
 
+// MaxChecks is the most checks that one request may have (semantics S2).
+const MaxChecks = 64
+
 // Ask is one request's checks for an authority.
 //
-// Checks are in the order of their kinds. An authority decides them all or
+// There are at most MaxChecks, in the order of their kinds. An authority decides them all or
 // none: it fills every verdict, or it leaves those undecided and says why in
 // their Class.
 type Ask struct {
 	Checks []Check
+
+	// Deadline is the instant after which nobody waits for the answer. An
+	// authority returns by then, and its store debits nothing later, by its
+	// own clock. It carries a monotonic reading; zero means none.
+	Deadline time.Time
 
 	// Denied says that another check of the request was denied already:
 	// refunds and what overdraws is recorded, nothing else is debited.

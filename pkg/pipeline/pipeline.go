@@ -10,9 +10,6 @@ import (
 	"github.com/weir-rl/weir/pkg/policy"
 )
 
-// MaxChecks is the most checks that one request may have (semantics S2).
-const MaxChecks = 64
-
 // Request is a decoded RateLimitRequest. Strings hold the bytes that Envoy
 // sent, valid UTF-8 or not.
 type Request struct {

@@ -1,0 +1,356 @@
+package limit
+
+// Slot is the working copy of one key's state while requests are evaluated.
+// Its zero value is an absent key.
+type Slot struct {
+	State State
+
+	// Newer says that the stored state has a layout that this program does not
+	// read, or an algorithm that it does not decide; it must not be touched.
+	Newer bool
+
+	// Dirty is the rule that last changed the state, nil while it is as
+	// stored. The state must then be written with its TTL, or deleted when
+	// Used is 0: an absent key is an unused budget.
+	Dirty *Params
+
+	saved   int64 // Used before the request at hand took from it
+	touched bool
+}
+
+// Load sets the slot to a stored string and returns its form.
+func (s *Slot) Load(b []byte) Form {
+	state, form := DecodeState(b)
+	*s = Slot{State: state, Newer: form == Newer || form == Known && !decided(state.Algorithm)}
+	return form
+}
+
+// OlderRule says that the rule that changed the state has an older policy
+// version than the state. Such a write must not shorten the key's TTL
+// (semantics S14).
+func (s *Slot) OlderRule() bool { return s.Dirty != nil && s.Dirty.Version < s.State.Version }
+
+// prepare brings the state to now and into the form that the rule runs: its
+// own, or the stored one when the rule's policy version is older.
+func (s *Slot) prepare(p *Params, now int64) Class {
+	if s.Newer {
+		return ClassLayout
+	}
+	end := int64(0)
+	if p.Algorithm == FixedWindow || s.State.Algorithm == FixedWindow {
+		var ok bool
+		if end, ok = p.windowEnd(now); !ok {
+			return ClassStale
+		}
+	}
+	st := &s.State
+	if st.Algorithm == FixedWindow && st.End != 0 && st.End <= now {
+		*st = State{} // a window that has passed counts 0
+	}
+	if st.Algorithm == 0 {
+		*st = State{Algorithm: p.Algorithm, Version: p.Version, Updated: now}
+		if p.Algorithm == FixedWindow {
+			st.Updated = 0
+		}
+	}
+	older := p.Version < st.Version
+	if !older {
+		st.Version = p.Version
+		st.convert(p, now)
+	}
+	if st.Algorithm == TokenBucket {
+		st.drain(p, now, older)
+		return ClassNone
+	}
+	// A window of the rule's length that ends later than now's stays in force
+	// until the clock passes its end: the clock went back (semantics S15). One
+	// of another length carries its count into now's window; but not for an
+	// older rule, or two sidecars on two versions would flip the key.
+	if st.End == 0 || st.Length != p.Length() && !older {
+		st.End, st.Length = end, p.Length()
+	}
+	return ClassNone
+}
+
+// amount is a cost in the unit of the state's Used.
+func (s *State) amount(cost int64) int64 {
+	if s.Algorithm == TokenBucket {
+		return cost * 1000
+	}
+	return cost
+}
+
+// budget is the rule's whole budget in the unit of the state's Used.
+func (s *State) budget(p *Params) int64 {
+	if s.Algorithm == TokenBucket {
+		return p.Capacity * 1000
+	}
+	return p.Limit
+}
+
+// fits says whether the cost can be taken; a peek fits unless the budget is
+// overdrawn (semantics S6).
+func (s *State) fits(p *Params, cost int64) bool {
+	return s.Used+s.amount(cost) <= s.budget(p)
+}
+
+// overdraw records a cost that did not fit (semantics S5): a window takes it
+// whole, but nothing more once it is over its limit; a bucket's debt ends at
+// the rule's cap. It never lowers what is used.
+func (s *Slot) overdraw(p *Params, cost int64) {
+	st, before := &s.State, s.State.Used
+	if st.Algorithm == TokenBucket {
+		st.Used = max(st.Used, min(p.MaxLevel(), st.Used+st.amount(cost)))
+	} else if st.Used <= p.Limit {
+		st.Used += cost
+	}
+	if st.Used != before {
+		s.Dirty = p
+	}
+}
+
+// refund gives back at most what was used: no credit, no debt, no state.
+func (s *Slot) refund(p *Params, cost int64) {
+	st := &s.State
+	if back := min(st.Used, st.amount(cost)); back > 0 {
+		st.Used -= back
+		if st.Used == 0 {
+			st.Remainder = 0
+		}
+		s.Dirty = p
+	}
+}
+
+// allowed fills the numbers of an allowing check (semantics S18).
+func (s *State) allowed(p *Params, now int64, v *Verdict) {
+	v.Outcome, v.Source, v.Cause, v.Retry = Allow, SourceAuthority, CauseAllowed, 0
+	left := max(0, s.budget(p)-s.Used)
+	if s.Algorithm == TokenBucket {
+		v.Remaining, v.Reset = left/1000, s.drainTime(p, now, s.Used)
+		return
+	}
+	v.Remaining, v.Reset = left, s.End-now
+}
+
+// denied fills the numbers of a denying check. need is its cost plus what
+// earlier checks of the same request took from the key; a need above the
+// budget can never be met.
+func (s *State) denied(p *Params, now, need int64, v *Verdict) {
+	v.Outcome, v.Source, v.Cause, v.Remaining = Deny, SourceAuthority, CauseLimit, 0
+	budget := s.budget(p)
+	never := s.amount(need) > budget
+	if never {
+		v.Cause = CauseTooLarge
+	}
+	switch {
+	case s.Algorithm == FixedWindow:
+		v.Reset = s.End - now
+	case never:
+		v.Reset = -1
+	default:
+		v.Reset = s.drainTime(p, now, s.Used+s.amount(need)-budget)
+	}
+	v.Retry = v.Reset
+	if never {
+		v.Retry = -1
+	}
+}
+
+// Evaluate decides the checks of one request together, at one instant of the
+// store's clock, over the working copies that slot returns (one for each key,
+// the same one for the same key). notAfter is the instant of that clock after
+// which nothing may be debited any more (semantics S23).
+//
+// It writes every verdict and marks the slots that it changed, or it changes
+// nothing and gives every check a class: late, stale, or layout for the checks
+// whose key cannot be read (their neighbours stay undecided without a class).
+//
+// The order is that of semantics S2 and S3: refunds, which stay whatever
+// follows; then the enforced and the quota checks, cumulatively on one copy
+// that is kept only if all of them allow; then, for an allowed request, the
+// shadow checks, each for itself. The Redis script does the same, line by line.
+func Evaluate(a *Ask, now, notAfter int64, slot func(*Check) *Slot) {
+	e := evaluation{ask: a, now: now}
+	if now > notAfter {
+		e.undecided(ClassLate)
+		return
+	}
+	for i := range a.Checks {
+		e.slots[i] = slot(&a.Checks[i])
+	}
+	if !e.prepare() {
+		return
+	}
+	n := len(a.Checks)
+	from, to := 0, 0
+	for to < n && a.Checks[to].Kind == Refund {
+		to++
+	}
+	for i := from; i < to; i++ {
+		c := &a.Checks[i]
+		e.slots[i].refund(c.Params, c.Cost)
+	}
+	from = to
+	for to < n && a.Checks[to].Kind < Shadow {
+		to++
+	}
+	if e.take(from, to) {
+		e.keep(from, to)
+		e.shadow(to, n)
+	} else {
+		e.rollBack(from, to)
+		for i := to; i < n; i++ {
+			a.Checks[i].Verdict = Verdict{Outcome: NotEvaluated}
+		}
+	}
+	for i := range from {
+		c := &a.Checks[i]
+		e.slots[i].State.allowed(c.Params, now, &c.Verdict)
+	}
+}
+
+// evaluation is one run of Evaluate.
+type evaluation struct {
+	ask   *Ask
+	now   int64
+	slots [MaxChecks]*Slot // of each check
+	need  [MaxChecks]int64 // what the check would need, in the unit of Used until rollBack
+	over  [MaxChecks]bool  // it does not fit
+}
+
+func (e *evaluation) undecided(class Class) {
+	for i := range e.ask.Checks {
+		e.ask.Checks[i].Verdict = Verdict{Class: class}
+	}
+}
+
+// prepare brings every key to now, and says whether all can be decided.
+func (e *evaluation) prepare() bool {
+	ok, stale := true, false
+	for i := range e.ask.Checks {
+		c := &e.ask.Checks[i]
+		class := e.slots[i].prepare(c.Params, e.now)
+		c.Verdict = Verdict{Class: class}
+		ok = ok && class == ClassNone
+		stale = stale || class == ClassStale
+	}
+	if stale {
+		e.undecided(ClassStale)
+	}
+	return ok
+}
+
+// take runs the enforced and quota checks cumulatively and says whether the
+// request is allowed. The quota checks are together one enforced check that
+// denies when all of them deny (semantics S7).
+func (e *evaluation) take(from, to int) bool {
+	allowed, quotas, full := !e.ask.Denied, 0, 0
+	for i := from; i < to; i++ {
+		e.slots[i].touched = false
+	}
+	for i := from; i < to; i++ {
+		c, s := &e.ask.Checks[i], e.slots[i]
+		if !s.touched {
+			s.touched, s.saved = true, s.State.Used
+		}
+		e.need[i] = s.State.Used - s.saved
+		e.over[i] = !s.State.fits(c.Params, c.Cost)
+		if c.Kind == Quota {
+			quotas++
+		}
+		switch {
+		case !e.over[i]:
+			s.State.Used += s.State.amount(c.Cost)
+		case c.Kind == Quota:
+			full++
+		default:
+			allowed = false
+		}
+	}
+	return allowed && (quotas == 0 || full < quotas)
+}
+
+// keep leaves what take took, and lets the quota checks without room record
+// their cost where they overdraw.
+func (e *evaluation) keep(from, to int) {
+	for i := from; i < to; i++ {
+		c, s := &e.ask.Checks[i], e.slots[i]
+		switch {
+		case !e.over[i] && c.Cost > 0:
+			s.Dirty = c.Params
+		case e.over[i] && c.Overdraw:
+			s.overdraw(c.Params, c.Cost)
+		}
+	}
+	for i := from; i < to; i++ {
+		c, st := &e.ask.Checks[i], &e.slots[i].State
+		if e.over[i] {
+			st.denied(c.Params, e.now, c.Cost, &c.Verdict)
+		} else {
+			st.allowed(c.Params, e.now, &c.Verdict)
+		}
+	}
+}
+
+// rollBack undoes what take took; what denies and overdraws is then recorded.
+func (e *evaluation) rollBack(from, to int) {
+	for i := from; i < to; i++ {
+		c, s := &e.ask.Checks[i], e.slots[i]
+		if s.State.Algorithm == TokenBucket {
+			e.need[i] /= 1000
+		}
+		e.need[i] += c.Cost
+		if s.touched {
+			s.State.Used, s.touched = s.saved, false
+		}
+	}
+	for i := from; i < to; i++ {
+		c, s := &e.ask.Checks[i], e.slots[i]
+		if e.over[i] && c.Overdraw {
+			s.overdraw(c.Params, c.Cost)
+		}
+	}
+	for i := from; i < to; i++ {
+		c, st := &e.ask.Checks[i], &e.slots[i].State
+		if e.over[i] {
+			st.denied(c.Params, e.now, e.need[i], &c.Verdict)
+		} else {
+			st.allowed(c.Params, e.now, &c.Verdict)
+		}
+	}
+}
+
+// shadow runs the shadow checks of an allowed request, each for itself.
+func (e *evaluation) shadow(from, to int) {
+	for i := from; i < to; i++ {
+		c, s := &e.ask.Checks[i], e.slots[i]
+		if s.State.fits(c.Params, c.Cost) {
+			if c.Cost > 0 {
+				s.State.Used += s.State.amount(c.Cost)
+				s.Dirty = c.Params
+			}
+			s.State.allowed(c.Params, e.now, &c.Verdict)
+			continue
+		}
+		if c.Overdraw {
+			s.overdraw(c.Params, c.Cost)
+		}
+		s.State.denied(c.Params, e.now, c.Cost, &c.Verdict)
+	}
+}
+
+// Apply decides one enforced check of the given cost on one state: the state
+// afterwards and the verdict. An older policy version, a stale calendar or a
+// past deadline are matters of Evaluate.
+func Apply(s State, p *Params, now, cost int64) (State, Verdict) {
+	slot := Slot{State: s}
+	a := Ask{Checks: []Check{{Params: p, Cost: cost, Kind: Enforced}}}
+	Evaluate(&a, now, now, func(*Check) *Slot { return &slot })
+	if slot.Dirty == nil {
+		return s, a.Checks[0].Verdict
+	}
+	if slot.State.Used == 0 {
+		return State{}, a.Checks[0].Verdict
+	}
+	return slot.State, a.Checks[0].Verdict
+}
