@@ -94,6 +94,7 @@ const (
 	ClassLayout            // the key's state has a layout that is newer than this program
 	ClassStale             // the store's clock lies outside the calendar boundaries that were sent
 	ClassConnection        // the connection broke after the send; the debit may have happened
+	ClassBusy              // another script blocks the store; nothing was executed
 )
 
 // classTable is the one table of what each class means.
@@ -123,6 +124,7 @@ var classTable = [...]struct {
 	ClassLayout:      {"layout", false, false, false},
 	ClassStale:       {"stale", true, false, false},
 	ClassConnection:  {"connection", false, true, true},
+	ClassBusy:        {"busy", true, true, false},
 }
 
 // String returns the name used in labels.

@@ -182,30 +182,32 @@ func Evaluate(a *Ask, now, notAfter int64, slot func(*Check) *Slot) {
 		return
 	}
 	n := len(a.Checks)
-	from, to := 0, 0
+	to := 0
 	for to < n && a.Checks[to].Kind == Refund {
+		c := &a.Checks[to]
+		e.slots[to].refund(c.Params, c.Cost)
 		to++
 	}
-	for i := from; i < to; i++ {
-		c := &a.Checks[i]
-		e.slots[i].refund(c.Params, c.Cost)
-	}
-	from = to
+	refunds := to
 	for to < n && a.Checks[to].Kind < Shadow {
 		to++
 	}
-	if e.take(from, to) {
-		e.keep(from, to)
-		e.shadow(to, n)
+	allowed := e.take(refunds, to)
+	if allowed {
+		e.keep(refunds, to)
 	} else {
-		e.rollBack(from, to)
-		for i := to; i < n; i++ {
-			a.Checks[i].Verdict = Verdict{Outcome: NotEvaluated}
-		}
+		e.rollBack(refunds, to)
 	}
-	for i := range from {
+	for i := range refunds {
 		c := &a.Checks[i]
 		e.slots[i].State.allowed(c.Params, now, &c.Verdict)
+	}
+	if allowed {
+		e.shadow(to, n)
+		return
+	}
+	for i := to; i < n; i++ {
+		a.Checks[i].Verdict = Verdict{Outcome: NotEvaluated}
 	}
 }
 
