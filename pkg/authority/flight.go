@@ -1,0 +1,288 @@
+package authority
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/weir-rl/weir/pkg/limit"
+)
+
+// Repeats of one call within its deadline, and how long to wait before each:
+// enough to outlive a re-dial or an election's edge, few enough that a dead
+// store costs little.
+const (
+	maxRepeats  = 3
+	firstPause  = time.Millisecond
+	noDeadline  = time.Second // the longest wait of an ask without a deadline
+	maxRequeues = 2           // late or stale answers to one ask
+)
+
+// flight carries batches, one at a time. It is owned by one goroutine.
+type flight struct {
+	r        *Redis
+	args     *arguments
+	batch    []*waiter
+	gone     []*waiter
+	distinct map[limit.Key]struct{}
+	verdicts []limit.Verdict
+}
+
+func newFlight(r *Redis) *flight {
+	return &flight{r: r, args: newArguments(r.prefix), distinct: make(map[limit.Key]struct{}, maxKeys)}
+}
+
+// run takes what waits until ctx ends.
+func (f *flight) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.r.queue.wake:
+		}
+		for ctx.Err() == nil {
+			f.batch, f.gone = f.r.queue.take(time.Now(), f.batch[:0], f.gone[:0], f.distinct)
+			for _, w := range f.gone {
+				f.r.fail(w, limit.ClassExpired)
+			}
+			if len(f.batch) == 0 {
+				break
+			}
+			f.carry()
+			clear(f.batch)
+		}
+	}
+}
+
+// carry sends the batch until it is answered, or may not be repeated, or
+// nobody waits any more.
+func (f *flight) carry() {
+	pause := firstPause
+	for attempt := 0; ; attempt++ {
+		deadline := f.deadline()
+		class := f.send(deadline)
+		if class == limit.ClassNone {
+			return
+		}
+		again := class == classNoScript || class.Repeatable()
+		if !again || attempt == maxRepeats || time.Until(deadline) < pause {
+			if class == classNoScript {
+				class = limit.ClassScript
+			}
+			f.failAll(class)
+			return
+		}
+		if class != classNoScript {
+			time.Sleep(pause)
+			pause *= 2
+		}
+		f.dropExpired()
+		if len(f.batch) == 0 {
+			return
+		}
+		f.r.metrics.repeats.Inc()
+	}
+}
+
+// deadline is when the last ask of the batch stops waiting.
+func (f *flight) deadline() time.Time {
+	var last time.Time
+	for _, w := range f.batch {
+		d := w.ask.Deadline
+		if d.IsZero() {
+			d = time.Now().Add(noDeadline)
+		}
+		if d.After(last) {
+			last = d
+		}
+	}
+	return last
+}
+
+func (f *flight) dropExpired() {
+	now, n := time.Now(), 0
+	for _, w := range f.batch {
+		if w.expired(now) {
+			f.r.fail(w, limit.ClassExpired)
+			continue
+		}
+		f.batch[n] = w
+		n++
+	}
+	clear(f.batch[n:])
+	f.batch = f.batch[:n]
+}
+
+func (f *flight) failAll(class limit.Class) {
+	for _, w := range f.batch {
+		f.r.fail(w, class)
+	}
+}
+
+// send makes one call and, when it is answered, completes the batch. It
+// returns ClassNone then, and otherwise what kept the call from its answer.
+func (f *flight) send(deadline time.Time) limit.Class {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	cmd := &debitCmd{Cmd: redis.NewCmd(ctx), flight: f}
+	began := f.r.local()
+	reply, err := f.process(ctx, cmd)
+	received := f.r.local()
+	f.r.metrics.callSeconds.Observe((received - began).Seconds())
+	if err == nil {
+		var now, foreign int64
+		if now, foreign, f.verdicts, err = decodeReply(reply, cmd.checks, f.verdicts); err == nil {
+			f.r.offset.observe(now, cmd.sent, received)
+			f.r.metrics.foreign.Add(float64(foreign))
+			f.r.noteState(limit.ClassNone, nil)
+			f.deliver()
+			return limit.ClassNone
+		}
+	}
+	class := classify(err, cmd.args != nil)
+	if class == classNoScript {
+		if err = f.r.loadScript(ctx, cmd.loads); err == nil {
+			return classNoScript
+		}
+		class = classify(err, false)
+	}
+	f.r.noteState(class, err)
+	return class
+}
+
+func (f *flight) process(ctx context.Context, cmd *debitCmd) (string, error) {
+	if err := f.r.client.Process(ctx, cmd); err != nil {
+		return "", err
+	}
+	reply, err := cmd.Text()
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", errReply, err)
+	}
+	return reply, nil
+}
+
+// deliver gives each ask its verdicts. An ask that came late or stale joins
+// the next flight while it has time left.
+func (f *flight) deliver() {
+	now, at := time.Now(), 0
+	for _, w := range f.batch {
+		verdicts := f.verdicts[at : at+len(w.ask.Checks)]
+		at += len(verdicts)
+		class := verdicts[0].Class
+		if class == limit.ClassLate || class == limit.ClassStale {
+			w.sent.Store(false) // nothing of it was executed
+			w.repeats++
+			if w.repeats > maxRequeues || w.expired(now) || !f.r.queue.put(w, true) {
+				f.r.fail(w, class)
+			}
+			continue
+		}
+		if !w.claim() {
+			continue
+		}
+		class = limit.ClassNone
+		for i, v := range verdicts {
+			w.ask.Checks[i].Verdict = v
+			if v.Class != limit.ClassNone {
+				class = v.Class
+			}
+		}
+		if class != limit.ClassNone {
+			f.r.metrics.failed(class)
+		}
+		w.complete(class)
+	}
+}
+
+// debitCmd is the script call. It encodes itself when go-redis asks for its
+// arguments, which is when it writes them to a live connection: so the
+// not-after is made from the clock of the node that will run it, and what was
+// never asked for was never sent.
+type debitCmd struct {
+	*redis.Cmd
+	flight *flight
+	args   []any
+	checks int
+	sent   time.Duration // local time of the write
+	loads  int           // script loads before the write
+}
+
+// NoRetry keeps go-redis from sending a debit twice, whatever its options.
+func (c *debitCmd) NoRetry() bool { return true }
+
+// Clone returns c itself: a copy would be a second debit.
+func (c *debitCmd) Clone() redis.Cmder { return c }
+
+// Name, FullName and String must not encode the call.
+func (c *debitCmd) Name() string     { return "evalsha" }
+func (c *debitCmd) FullName() string { return "evalsha" }
+func (c *debitCmd) String() string   { return "evalsha " + debitSHA }
+
+// Args encodes the batch, once.
+func (c *debitCmd) Args() []any {
+	if c.args != nil {
+		return c.args
+	}
+	f := c.flight
+	c.loads = f.r.scriptLoads()
+	c.sent = f.r.local()
+	offset, _ := f.r.offset.estimate(c.sent)
+	f.args.reset()
+	for _, w := range f.batch {
+		w.sent.Store(true)
+		f.args.add(w.ask, f.r.notAfter(w.ask, offset))
+		c.checks += len(w.ask.Checks)
+	}
+	c.args = f.args.build(len(f.batch), c.sent.Milliseconds()+offset)
+	f.r.metrics.batchKeys.Observe(float64(len(f.args.keys)))
+	f.r.metrics.batchChecks.Observe(float64(c.checks))
+	return c.args
+}
+
+// notAfter is the ask's deadline in the store's clock, one millisecond early
+// because that clock is read in whole milliseconds.
+func (r *Redis) notAfter(ask *limit.Ask, offset int64) int64 {
+	if ask.Deadline.IsZero() {
+		return limit.Exact - 1
+	}
+	return ask.Deadline.Sub(r.start).Milliseconds() + offset - 1
+}
+
+func (r *Redis) scriptLoads() int {
+	r.loadMu.Lock()
+	defer r.loadMu.Unlock()
+	return r.loads
+}
+
+// loadScript loads the script unless somebody did since seen loads.
+func (r *Redis) loadScript(ctx context.Context, seen int) error {
+	r.loadMu.Lock()
+	defer r.loadMu.Unlock()
+	if r.loads != seen {
+		return nil
+	}
+	if err := r.client.ScriptLoad(ctx, debitScript).Err(); err != nil {
+		return fmt.Errorf("script load: %w", err)
+	}
+	r.loads++
+	r.metrics.scriptLoads.Inc()
+	return nil
+}
+
+// noteState logs when the store stops or starts to answer, or fails otherwise
+// than before; never for every call.
+func (r *Redis) noteState(class limit.Class, err error) {
+	r.stateMu.Lock()
+	changed := r.failing != class
+	r.failing = class
+	r.stateMu.Unlock()
+	switch {
+	case !changed:
+	case class == limit.ClassNone:
+		r.log.Info("store answers")
+	default:
+		r.log.Warn("store does not answer", "class", class.String(), "cause", err.Error())
+	}
+}

@@ -1,0 +1,312 @@
+package authority
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-rl/weir/pkg/limit"
+)
+
+// Defaults of Config.
+const (
+	DefaultQueueCalls  = 4096
+	DefaultDialTimeout = 500 * time.Millisecond
+)
+
+// flights is the most script calls on their way to one primary. Two keep the
+// store busy while a reply travels; more would only make batches smaller.
+const flights = 2
+
+// Config says where the store is. It is fixed once New has taken it.
+type Config struct {
+	// URL is redis://[user:password@]host:port[/db] or
+	// unix://[user:password@]/path[?db=n].
+	URL string
+
+	// KeyPrefix stands before every key, as it is.
+	KeyPrefix string
+
+	// QueueCalls bounds the waiting callers, and their keys. When it is full
+	// a caller gets ClassOverloaded at once. 0 means DefaultQueueCalls. More
+	// memory and longer waits against fewer refusals in a burst.
+	QueueCalls int
+
+	// DialTimeout bounds one attempt to connect. 0 means DefaultDialTimeout.
+	// Callers never wait longer than their own deadline.
+	DialTimeout time.Duration
+}
+
+// Deps are what a Redis needs from its process.
+type Deps struct {
+	Logger     *slog.Logger          // nil discards
+	Registerer prometheus.Registerer // required
+	Now        func() time.Time      // wall clock, for the offset gauge only
+}
+
+// Redis is the authority in one Redis primary. Run must be running for Debit
+// to be answered by the store.
+type Redis struct {
+	client  *redis.Client
+	queue   *queue
+	offset  clockOffset
+	metrics *metrics
+	log     *slog.Logger
+	start   time.Time // local monotonic time is counted from here
+	prefix  string
+
+	loadMu sync.Mutex
+	loads  int // successful script loads; guarded by loadMu
+
+	stateMu sync.Mutex
+	failing limit.Class // last logged state; guarded by stateMu
+}
+
+// ParseURL checks a store URL and returns go-redis options for it. The error
+// never shows a password.
+func parseURL(raw string) (*redis.Options, error) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		var ue *url.Error
+		if errors.As(err, &ue) {
+			err = ue.Err // without the text of the URL
+		}
+		return nil, fmt.Errorf("store url: %w; write redis://host:port/db or unix:///path", err)
+	}
+	switch u.Scheme {
+	case "redis", "unix":
+	case "rediss":
+		return nil, errors.New("store url: scheme rediss (TLS) is not supported yet; use redis:// or unix://")
+	default:
+		return nil, fmt.Errorf("store url: scheme %q is none of redis, unix; write redis://host:port/db or unix:///path", u.Scheme)
+	}
+	for name := range u.Query() {
+		if name != "db" {
+			return nil, fmt.Errorf("store url: parameter %q is not known; remove it (only db is allowed)", name)
+		}
+	}
+	opt, err := redis.ParseURL(raw)
+	if err != nil {
+		return nil, fmt.Errorf("store url: %s; write redis://host:port/db or unix:///path", strings.TrimPrefix(err.Error(), "redis: "))
+	}
+	return opt, nil
+}
+
+// CheckURL reports what is wrong with a store URL, without showing a password.
+func CheckURL(raw string) error {
+	_, err := parseURL(raw)
+	return err
+}
+
+// New returns the authority for cfg. It does not connect: an absent store is
+// met at the first debit, and never stops a start.
+func New(cfg Config, deps Deps) (*Redis, error) {
+	opt, err := parseURL(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	if strings.ContainsAny(cfg.KeyPrefix, "{}") {
+		return nil, fmt.Errorf("key prefix %q has a brace, which would move keys to other cluster slots; remove it", cfg.KeyPrefix)
+	}
+	if cfg.QueueCalls <= 0 {
+		cfg.QueueCalls = DefaultQueueCalls
+	}
+	if cfg.DialTimeout <= 0 {
+		cfg.DialTimeout = DefaultDialTimeout
+	}
+	log := deps.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	now := deps.Now
+	if now == nil {
+		now = time.Now
+	}
+	r := &Redis{
+		queue:  newQueue(cfg.QueueCalls, flights),
+		log:    log,
+		start:  time.Now(),
+		prefix: cfg.KeyPrefix,
+	}
+	r.metrics = newMetrics(deps.Registerer,
+		func() float64 { return float64(r.queue.length()) },
+		func() float64 {
+			at := r.local()
+			offset, known := r.offset.estimate(at)
+			if !known {
+				return 0
+			}
+			return (float64(offset) - float64(now().UnixMilli()) + float64(at.Milliseconds())) / 1000
+		})
+	r.client = redis.NewClient(r.options(opt, cfg))
+	return r, nil
+}
+
+// options makes go-redis do exactly one attempt inside the caller's deadline:
+// it retries by default, and a repeated debit is a double debit.
+func (r *Redis) options(opt *redis.Options, cfg Config) *redis.Options {
+	opt.MaxRetries = -1
+	opt.DialerRetries = 1
+	opt.ContextTimeoutEnabled = true
+	opt.DialTimeout = cfg.DialTimeout
+	opt.ReadTimeout, opt.WriteTimeout = cfg.DialTimeout, cfg.DialTimeout
+	opt.PoolSize = flights
+	opt.MaxActiveConns = flights + 1 // one more for a script load beside two flights
+	opt.PoolTimeout = cfg.DialTimeout
+	opt.ReadBufferSize, opt.WriteBufferSize = 16<<10, 16<<10
+	opt.Protocol = 2
+	opt.DisableIdentity = true
+	opt.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	opt.OnConnect = func(ctx context.Context, cn *redis.Conn) error {
+		return r.readClock(ctx, cn)
+	}
+	return opt
+}
+
+// readClock takes a reading of the store's clock: on every new connection,
+// before it carries a debit (semantics S24).
+func (r *Redis) readClock(ctx context.Context, c interface {
+	Time(context.Context) *redis.TimeCmd
+},
+) error {
+	sent := r.local()
+	t, err := c.Time(ctx).Result()
+	if err != nil {
+		return fmt.Errorf("store clock: %w", err)
+	}
+	r.offset.observe(t.UnixMilli(), sent, r.local())
+	return nil
+}
+
+// local is the local monotonic time.
+func (r *Redis) local() time.Duration { return time.Since(r.start) }
+
+// Run carries asks to the store until ctx ends; then it answers what still
+// waits with ClassRefused and returns nil. It may run again afterwards.
+func (r *Redis) Run(ctx context.Context) error {
+	r.queue.open()
+	var g errgroup.Group
+	for range flights {
+		g.Go(func() error {
+			newFlight(r).run(ctx)
+			return nil
+		})
+	}
+	err := g.Wait()
+	for _, w := range r.queue.close() {
+		r.fail(w, limit.ClassRefused)
+	}
+	return err
+}
+
+// Close closes the connections. Run must have ended.
+func (r *Redis) Close() error { return r.client.Close() }
+
+// Submit queues an ask and returns at once. complete is called exactly once,
+// on another goroutine or before Submit returns, with the verdicts written
+// (ClassNone), or with the class that says why there are none; then no verdict
+// was written and the checks carry the class.
+//
+// The ask belongs to the authority until then. A deadline that passes while a
+// call is on its way is noticed when that call ends, which is no later than the
+// deadline of the last ask that it carries.
+func (r *Redis) Submit(ask *limit.Ask, complete func(limit.Class)) {
+	r.submit(&waiter{ask: ask, complete: complete})
+}
+
+func (r *Redis) submit(w *waiter) {
+	if len(w.ask.Checks) == 0 {
+		w.complete(limit.ClassNone)
+		return
+	}
+	if len(w.ask.Checks) > limit.MaxChecks {
+		r.fail(w, limit.ClassOverloaded)
+		return
+	}
+	if w.expired(time.Now()) {
+		r.fail(w, limit.ClassExpired)
+		return
+	}
+	if !r.queue.put(w, false) {
+		r.fail(w, limit.ClassOverloaded)
+	}
+}
+
+// fail completes a waiter that the store did not decide, unless its caller has
+// gone.
+func (r *Redis) fail(w *waiter, class limit.Class) {
+	if !w.claim() {
+		return
+	}
+	w.giveUp(class)
+	r.metrics.failed(class)
+	w.complete(class)
+}
+
+// giveUp marks every check with the class. The waiter must be claimed.
+func (w *waiter) giveUp(class limit.Class) {
+	for i := range w.ask.Checks {
+		w.ask.Checks[i].Verdict = limit.Verdict{Class: class}
+	}
+}
+
+// call is a pooled blocking caller.
+type call struct {
+	done  chan struct{}
+	timer *time.Timer
+}
+
+var calls = sync.Pool{New: func() any {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return &call{done: make(chan struct{}, 1), timer: t}
+}}
+
+// Debit decides ask and returns by its deadline, or when ctx ends: with every
+// verdict written, or with none and the class in every check. An ask that was
+// given up while a call carried it must not be reused: that call still reads
+// its checks. limit.Ask values are therefore not to be pooled after a class
+// that is Ambiguous.
+func (r *Redis) Debit(ctx context.Context, ask *limit.Ask) {
+	c := calls.Get().(*call)
+	w := &waiter{ask: ask, complete: func(limit.Class) { c.done <- struct{}{} }}
+	var expired <-chan time.Time
+	if !ask.Deadline.IsZero() {
+		c.timer.Reset(time.Until(ask.Deadline))
+		expired = c.timer.C
+	}
+	r.submit(w)
+	select {
+	case <-c.done:
+	case <-expired:
+		r.leave(w, c)
+	case <-ctx.Done():
+		r.leave(w, c)
+	}
+	c.timer.Stop()
+	calls.Put(c)
+}
+
+// leave stops waiting, unless the answer is being written at this moment.
+func (r *Redis) leave(w *waiter, c *call) {
+	if !w.claim() {
+		<-c.done
+		return
+	}
+	class := limit.ClassExpired
+	if w.sent.Load() {
+		class = limit.ClassTimeout
+	}
+	w.giveUp(class)
+	r.metrics.failed(class)
+}
