@@ -1,10 +1,11 @@
 // Package policy turns policy files, in envoyproxy/ratelimit's format with
 // Weir's fields, into one immutable Set, and looks descriptors up in it.
 //
-// Loading is pure but for LoadFile and strict: every fault of every file is
-// reported at once with file, line, path, value and mend, and a set with one
-// fault does not exist. A Set never changes after Compile, so any number of
-// goroutines may read it.
+// Loading is pure but for LoadFile and LoadPaths, and strict: every fault of
+// every file is reported at once with file, line, path, value and mend, and a
+// set with one error does not exist. What the peer loads and ignores is a
+// warning. A Set never changes after Compile, so any number of goroutines may
+// read it.
 package policy
 
 import "github.com/weir-rl/weir/pkg/limit"
@@ -29,9 +30,10 @@ type Rule struct {
 	Domain string
 	Path   []Level // from the domain's root to the rule's own node
 
-	// ID names the rule in metrics, logs and metadata: its name when it has
-	// one, else its levels as key or key_value joined by dots (the peer's
-	// stat key without the domain).
+	// ID names the rule in logs and metadata: its name when it has one that no
+	// other rule of the domain has, else its levels as key or key_value joined
+	// by dots. It is unique in its domain: of several rules with one text, the
+	// second in file order gets #2 and so on.
 	ID string
 
 	Name     string   // rate_limit.name, "" when there is none
@@ -60,6 +62,10 @@ type Rule struct {
 	Line int
 
 	keys *limit.KeyMaker
+
+	label    string // the metric label when no value of the request enters it
+	labelled bool   // a value of the request may enter the label
+	shared   bool   // a level has share_threshold
 }
 
 // Level is one level of a rule's path.
