@@ -1,0 +1,104 @@
+// Command sidecar is Weir: a rate-limit service beside an Envoy.
+//
+// It ends with exit code 0 when it did what it was asked, 1 when it could not
+// (each reason is one line on standard error), and 2 when it did not
+// understand the command line.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// The exit codes. A subcommand may have more, and then says so in its help.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() { os.Exit(process()) }
+
+// process is main with an exit code, for tests that run this program as
+// themselves.
+func process() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// After the first signal the next one is not caught, so it ends the
+	// process at once.
+	context.AfterFunc(ctx, stop)
+	return run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+}
+
+// env is what a subcommand gets besides its flags.
+type env struct {
+	ctx            context.Context
+	environ        []string
+	stdout, stderr io.Writer
+}
+
+// say writes one line to standard output.
+func (e *env) say(format string, args ...any) error {
+	_, err := fmt.Fprintf(e.stdout, format+"\n", args...)
+	return err
+}
+
+// complain writes one line to standard error.
+func (e *env) complain(line any) {
+	fmt.Fprintln(e.stderr, line) //nolint:errcheck // There is nowhere left to say so.
+}
+
+// exitCode is the error of a subcommand that has said everything already.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+type commands struct {
+	Check   checkCmd   `cmd:"" help:"Check policy files, offline."`
+	Key     keyCmd     `cmd:"" help:"Print the store keys of a descriptor, offline."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+}
+
+// run is the whole program but for the process around it.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+	e := &env{ctx: ctx, environ: environ, stdout: stdout, stderr: stderr}
+	var cli commands
+	cli.Key.flags, cli.Key.Plugins = settingFlags()
+	helped := false // kong goes on after --help unless its Exit ends the process
+	parser, err := kong.New(&cli,
+		kong.Name("sidecar"),
+		kong.Description("Weir: a rate-limit sidecar for Envoy."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(int) { helped = true }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Vars{"descriptor_help": descriptorHelp},
+		kong.Bind(e),
+	)
+	if err != nil {
+		e.complain(err)
+		return exitFailed
+	}
+	selected, err := parser.Parse(args)
+	switch {
+	case helped:
+		return exitOK
+	case err != nil:
+		e.complain(fmt.Errorf("sidecar: %w; see sidecar --help", err))
+		return exitUsage
+	}
+	err = selected.Run(e)
+	if code := exitCode(0); errors.As(err, &code) {
+		return int(code)
+	}
+	if err != nil {
+		e.complain(fmt.Errorf("sidecar: %w", err))
+		return exitFailed
+	}
+	return exitOK
+}
