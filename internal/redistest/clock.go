@@ -20,7 +20,11 @@ import (
 //go:embed clock/clock.c
 var clockSource []byte
 
-// clock is the offset that the preloaded clock.c adds to one server's wall clock, shared through a mapped file.
+// clockSize is the size of the shared file: the offset in milliseconds, then the instant at which the clock stands in
+// microseconds, 0 while it runs.
+const clockSize = 16
+
+// clock is what the preloaded clock.c makes of one server's wall clock, shared through a mapped file.
 type clock struct {
 	file    string
 	mapping []byte
@@ -33,21 +37,26 @@ func newClock(dir string) (*clock, error) {
 		return nil, fmt.Errorf("clock file: %w", err)
 	}
 	defer file.Close()
-	if err := file.Truncate(8); err != nil {
+	if err := file.Truncate(clockSize); err != nil {
 		return nil, fmt.Errorf("clock file: %w", err)
 	}
-	mapping, err := syscall.Mmap(int(file.Fd()), 0, 8, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	mapping, err := syscall.Mmap(int(file.Fd()), 0, clockSize, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map clock file: %w", err)
 	}
 	return &clock{file: path, mapping: mapping}, nil
 }
 
-// offset is the shared integer. A mapping starts at a page, so it is aligned for an atomic store, which the server
+// words are the shared integers. A mapping starts at a page, so they are aligned for atomic stores, which the server
 // sees whole and at once.
-func (c *clock) offset() *int64 { return (*int64)(unsafe.Pointer(unsafe.SliceData(c.mapping))) }
+func (c *clock) words() *[2]int64 { return (*[2]int64)(unsafe.Pointer(unsafe.SliceData(c.mapping))) }
 
-func (c *clock) set(d time.Duration) { atomic.StoreInt64(c.offset(), d.Milliseconds()) }
+func (c *clock) set(d time.Duration) {
+	atomic.StoreInt64(&c.words()[0], d.Milliseconds())
+	atomic.StoreInt64(&c.words()[1], 0)
+}
+
+func (c *clock) stop(at time.Time) { atomic.StoreInt64(&c.words()[1], at.UnixMicro()) }
 
 func (c *clock) close() error { return syscall.Munmap(c.mapping) }
 

@@ -64,7 +64,7 @@ func WithMaxMemory(bytes string) Option {
 	return WithArgs("--maxmemory", bytes, "--maxmemory-policy", "noeviction")
 }
 
-// WithClock gives the server a wall clock that SetClockOffset moves. It needs a C compiler.
+// WithClock gives the server a wall clock that SetClockOffset moves and StopClock stops. It needs a C compiler.
 func WithClock() Option {
 	return func(o *options) { o.clock = true }
 }
@@ -313,6 +313,15 @@ func (s *Server) SetClockOffset(d time.Duration) {
 		panic("redistest: SetClockOffset of a server that was not started WithClock")
 	}
 	s.clock.set(d)
+}
+
+// StopClock makes the wall clock of a server started WithClock read t, in whole microseconds, until the next StopClock
+// or SetClockOffset. What depends on time can then be compared to the millisecond.
+func (s *Server) StopClock(t time.Time) {
+	if s.clock == nil {
+		panic("redistest: StopClock of a server that was not started WithClock")
+	}
+	s.clock.stop(t)
 }
 
 // Do sends one command and returns its reply: string, int64, nil or []any of these. What Redis replies as an error is

@@ -235,3 +235,23 @@ func TestClockSurvivesRestart(t *testing.T) {
 		t.Errorf("after a restart the clock is %v ahead, want a day", ahead)
 	}
 }
+
+func TestStopClock(t *testing.T) {
+	s := redistest.Start(t, redistest.WithClock())
+	for _, want := range []time.Time{time.UnixMicro(1_800_000_000_000_999), time.UnixMicro(1_000_000)} {
+		s.StopClock(want)
+		s.MustDo(t, "SET", "k", "v", "PX", "5000")
+		for range 2 {
+			if got := s.Time(t); !got.Equal(want) {
+				t.Errorf("the clock stands at %v, want %v", got, want)
+			}
+		}
+		if got := s.MustDo(t, "PTTL", "k"); got != int64(5000) {
+			t.Errorf("PTTL = %v while the clock stands, want 5000", got)
+		}
+	}
+	s.SetClockOffset(0)
+	if got := time.Since(s.Time(t)).Abs(); got > time.Minute {
+		t.Errorf("the clock that runs again is off by %v", got)
+	}
+}

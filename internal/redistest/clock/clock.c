@@ -1,7 +1,8 @@
 /*
- * A wall clock that a test can move, for one redis-server: preloaded, it adds an offset to what the process reads as
- * the time of day. The offset, in milliseconds, is the one 8-byte integer in the file named by WEIR_CLOCK_FILE, which
- * stays mapped, so the test moves the clock of a running server by writing there.
+ * A wall clock that a test can move or stop, for one redis-server: preloaded, it adds an offset to what the process
+ * reads as the time of day, or makes it read the same instant for ever. The file named by WEIR_CLOCK_FILE holds two
+ * 8-byte integers, the offset in milliseconds and the instant in microseconds since the epoch, 0 for a clock that
+ * runs. It stays mapped, so the test moves the clock of a running server by writing there.
  *
  * The monotonic clocks are left alone, as they are when an operator or NTP steps a machine's time. The real clock is
  * asked by the system call itself: no symbol to look up, so it works however early the process asks.
@@ -16,23 +17,28 @@
 #include <time.h>
 #include <unistd.h>
 
-static const int64_t *offset_ms;
+static const int64_t *offset_ms, *stopped_us;
 
-__attribute__((constructor)) static void map_offset(void) {
+__attribute__((constructor)) static void map_clock(void) {
 	const char *path = getenv("WEIR_CLOCK_FILE");
 	if (path == NULL)
 		return;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return;
-	void *mapped = mmap(NULL, sizeof(int64_t), PROT_READ, MAP_SHARED, fd, 0);
+	void *mapped = mmap(NULL, 2 * sizeof(int64_t), PROT_READ, MAP_SHARED, fd, 0);
 	close(fd);
-	if (mapped != MAP_FAILED)
+	if (mapped != MAP_FAILED) {
 		offset_ms = mapped;
+		stopped_us = offset_ms + 1;
+	}
 }
 
 /* Returns the wall clock in nanoseconds, moved; 2^63 ns reach to the year 2262. */
 static int64_t moved_ns(clockid_t clock) {
+	int64_t us = stopped_us == NULL ? 0 : __atomic_load_n(stopped_us, __ATOMIC_RELAXED);
+	if (us != 0)
+		return us * 1000;
 	struct timespec real;
 	if (syscall(SYS_clock_gettime, clock, &real) != 0)
 		return -1;
