@@ -23,7 +23,8 @@
 -- denied, late, stale or unreadable request but refunds and what overdraws; no write without a TTL.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
-local FIXED, BUCKET, LAYOUT, MAX_LAYOUT, EXACT, SLACK = 70, 66, 1, 31, 2 ^ 53, 1000
+local FIXED, BUCKET, SLIDING, LOG, PERMITS = 70, 66, 83, 76, 67
+local LAYOUT, MAX_LAYOUT, EXACT, SLACK = 1, 31, 2 ^ 53, 1000
 local REFUND, QUOTA, SHADOW, OVERDRAW = 0, 2, 3, 4
 local ALLOW, DENY, NEVER, LATE, STALE, NEWER, UNDECIDED, NOT_EVALUATED = 0, 1, 2, 3, 4, 5, 6, 7
 
@@ -62,8 +63,11 @@ local function load(v)
     if used < EXACT and rest < EXACT then
       return { alg = alg, ver = ver, used = used, stop = 0, length = 0, rest = rest, updated = updated }
     end
-  elseif alg == 83 and #v == 34 or alg == 76 and #v % 8 == 0 or alg == 67 and (#v - 8) % 22 == 0 then
-    return NEWER -- sliding window, sliding log, concurrency: known, but not decided here
+  elseif alg == SLIDING and #v == 34 then
+    local _, used, previous = struct.unpack('>I6I7I7', v, 3)
+    if used < EXACT and previous < EXACT then return NEWER end -- known, but not decided here
+  elseif alg == LOG and #v % 8 == 0 or alg == PERMITS and (#v - 8) % 22 == 0 then
+    return NEWER -- likewise
   end
   foreign = foreign + 1
   return false
