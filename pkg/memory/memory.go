@@ -23,8 +23,8 @@ import (
 )
 
 // DefaultMaxEntries is the bound of a table that is configured without one:
-// some 25 MB when it is full.
-const DefaultMaxEntries = 100_000
+// some 250 MB when it is full.
+const DefaultMaxEntries = 1_000_000
 
 // Config bounds a Store. It is fixed once New has taken it.
 type Config struct {

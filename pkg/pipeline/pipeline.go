@@ -1,103 +1,150 @@
 // Package pipeline decides one rate-limit request. Decide shows the whole way
 // on one screen; the stages are numbered as in docs/ARCHITECTURE.md.
 //
-// A Decision is filled by one goroutine at a time and is never shared. Every
-// request gets one: nothing a client can send makes Decide fail.
+// It assumes a decoded request of bounded size and gives every one an answer:
+// nothing that a client can send makes Decide fail, and while the authority
+// cannot answer the rules' failure modes do. A decision takes at most
+// Config.Budget, apart from what an authority overruns.
+//
+// A Pipeline is safe for concurrent use. A Decision is filled by one goroutine
+// at a time and is never shared.
 package pipeline
 
 import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weir-rl/weir/pkg/fallback"
 	"github.com/weir-rl/weir/pkg/limit"
 	"github.com/weir-rl/weir/pkg/policy"
 )
 
-// Request is a decoded RateLimitRequest. Strings hold the bytes that Envoy
-// sent, valid UTF-8 or not.
-type Request struct {
-	Domain      string
-	HitsAddend  uint32 // 0 means 1
-	Descriptors []Descriptor
-
-	// Malformed says that the request broke a bound that a client can reach;
-	// it is denied as malformed. Descriptors then holds what was decoded.
-	Malformed bool
-}
-
-// Descriptor is one descriptor of a request.
-type Descriptor struct {
-	Entries []limit.Entry
-
-	// Hits is the descriptor's own hits_addend when HasHits is set, as it
-	// arrived: Envoy sends 2^63 for "nan".
-	Hits    uint64
-	HasHits bool
-
-	// Negative is is_negative_hits.
-	Negative bool
-
-	// Limit is the request's own limit override, nil when there is none.
-	Limit *Override
-}
-
-// Override is a limit that the request itself carries (semantics S9).
-type Override struct {
-	RequestsPerUnit uint32
-	Unit            policy.Unit // UnitUnknown also for numbers that no unit has
-	Multiplier      uint32      // at least 1
-}
-
-// Code is a response code; the numbers are those of RateLimitResponse.Code.
-type Code uint8
-
-// The codes. There is no unknown: an unset code is an allow in Envoy.
+// Defaults of Config.
 const (
-	OK        Code = 1
-	OverLimit Code = 2
+	// DefaultBudget leaves half of Envoy's default timeout of 20 ms to the
+	// proxy, the socket and the scheduler.
+	DefaultBudget = 10 * time.Millisecond
+
+	// DefaultValuesPerRule bounds the series of a rule whose label carries
+	// values of callers.
+	DefaultValuesPerRule = 100
 )
 
-// Status is the answer to one descriptor.
-type Status struct {
-	Code Code
+// wayBack is what the caller's own deadline must leave after the decision, for
+// encoding and the way back: an answer that Envoy no longer waits for is an
+// allow on open routes.
+const wayBack = 3 * time.Millisecond
 
-	// Rule is the rule whose numbers are shown, nil for no current_limit.
-	Rule *policy.Rule
+// Config are the settings of a Pipeline. It is fixed once New has taken it.
+type Config struct {
+	// Budget is the most time that a decision takes; 0 means DefaultBudget.
+	// The caller's deadline less 3 ms bounds it too. More gives a slow store
+	// more time before the failure modes answer.
+	Budget time.Duration
 
-	// Limit are the numbers of current_limit; RequestsPerUnit etc. differ from
-	// the rule's for a request override. HasLimit says whether to send it.
-	HasLimit        bool
-	Name            string
-	RequestsPerUnit uint32
-	Unit            policy.Unit
-	Multiplier      uint32
+	// UnavailableRetry is the wait that a denial as unavailable asks for; 0
+	// means fallback.DefaultRetry. A longer one spares a store that comes
+	// back, and keeps callers away for longer.
+	UnavailableRetry time.Duration
 
-	Remaining uint32
-	// ResetSeconds is duration_until_reset, rounded up, at least 1; 0 is none.
-	ResetSeconds int64
+	// ValuesPerRule is the most distinct metric labels of one rule with
+	// detailed_metric or value_to_metric, after which the label is "other"; 0
+	// means DefaultValuesPerRule.
+	ValuesPerRule int
 }
 
-// Decision is the answer to one request and how it came about.
-type Decision struct {
-	Request *Request
-	Set     *policy.Set
+// Authority decides asks atomically: it writes every verdict and returns by
+// the ask's deadline, or it leaves the verdicts undecided with the class that
+// says why. After a class it may still read the ask, so that the ask and its
+// checks must not be used again. It is called by many goroutines at once.
+type Authority interface {
+	Debit(ctx context.Context, ask *limit.Ask)
+}
 
-	// Checks are the request's checks in the order of their kinds.
-	Checks []limit.Check
+// Deps are what a Pipeline needs from its process.
+type Deps struct {
+	// Policy returns the set in force, nil until a first one is loaded. It is
+	// called once for each request.
+	Policy func() *policy.Set
 
-	Statuses []Status // one per descriptor, in their order
-	Code     Code
+	Authority  Authority
+	Logger     *slog.Logger          // nil discards
+	Registerer prometheus.Registerer // required
+	Now        func() time.Time      // for deadlines, with a monotonic reading; nil means time.Now
+}
 
-	// Source and Cause describe the whole decision: those of the rule named.
-	Source limit.Source
-	Cause  limit.Cause
+// Pipeline decides requests. Use New.
+type Pipeline struct {
+	policy    func() *policy.Set
+	authority Authority
+	now       func() time.Time
+	budget    time.Duration
+	retry     int64 // milliseconds, of a denial as unavailable
+	metrics   *metrics
+}
 
-	// Rule is the denying rule with the longest retry, or for an allowed
-	// request the one whose numbers are the tightest; nil when no rule applied.
-	Rule *policy.Rule
+// New returns a Pipeline.
+func New(cfg Config, deps Deps) *Pipeline {
+	if cfg.Budget <= 0 {
+		cfg.Budget = DefaultBudget
+	}
+	if cfg.UnavailableRetry <= 0 {
+		cfg.UnavailableRetry = fallback.DefaultRetry
+	}
+	if cfg.ValuesPerRule <= 0 {
+		cfg.ValuesPerRule = DefaultValuesPerRule
+	}
+	if deps.Now == nil {
+		deps.Now = time.Now
+	}
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Pipeline{
+		policy:    deps.Policy,
+		authority: deps.Authority,
+		now:       deps.Now,
+		budget:    cfg.Budget,
+		retry:     cfg.UnavailableRetry.Milliseconds(),
+		metrics:   newMetrics(deps.Registerer, deps.Logger, cfg.ValuesPerRule),
+	}
+}
 
-	// Unavailable says that the denial is the limiter's fault and must become
-	// a 503 (deny_as: unavailable), not a 429.
-	Unavailable bool
+// Prepare creates the metrics of a set's rules and removes those of rules that
+// the set no longer has. It is to be called before the set is published, so
+// that every rule's counters start at zero; without it they appear with the
+// first request.
+func (p *Pipeline) Prepare(set *policy.Set) { p.metrics.prepare(set) }
 
-	// Retry is the time after which to try again, in milliseconds; negative
-	// when no wait helps. It has a meaning for denials only.
-	Retry int64
+// Decide answers d.Request. d must be new or Reset, with its Request set.
+//
+// Each stage fills the verdicts of the checks that are still undecided and
+// returns nothing. The numbers are those of docs/ARCHITECTURE.md; 1 and 9 are
+// the caller's as well, which decodes and encodes.
+func (p *Pipeline) Decide(ctx context.Context, d *Decision) {
+	if d.Set = p.policy(); d.Set == nil {
+		d.withoutPolicy()
+		return
+	}
+	// 2 and 3, identity and admit, come here with their packages.
+
+	p.match(ctx, d) // 4  policy: descriptors → checks, in the order of their kinds
+	p.local(ctx, d) // 4  what the rules' numbers alone decide
+
+	// 5 and 6, negcache and lease, come here with their packages.
+
+	p.debit(ctx, d)  // 7  authority: one atomic debit, every check or none
+	p.byMode(ctx, d) // 8  fallback: what the authority left undecided
+	if d.again {
+		// Some keys have a newer layout and are decided by now. The others are
+		// asked for once more.
+		p.debit(ctx, d)  // 7
+		p.byMode(ctx, d) // 8
+	}
+
+	p.answer(ctx, d) // 9  outcome and statuses
+	p.count(ctx, d)
 }

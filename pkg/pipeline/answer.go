@@ -1,0 +1,227 @@
+package pipeline
+
+import (
+	"context"
+	"math"
+
+	"github.com/weir-rl/weir/pkg/limit"
+	"github.com/weir-rl/weir/pkg/policy"
+)
+
+// answer turns the verdicts into the outcome and one status per descriptor.
+func (p *Pipeline) answer(_ context.Context, d *Decision) {
+	if d.bad {
+		d.Code, d.Source, d.Cause, d.Retry = OverLimit, limit.SourceLocal, limit.CauseMalformed, -1
+		for range d.Request.Descriptors {
+			d.Statuses = append(d.Statuses, Status{Code: OverLimit})
+		}
+		return
+	}
+	denied := d.denied()
+	for i := range d.Checks {
+		settle(&d.Checks[i], denied)
+	}
+	for i := range d.met {
+		d.Statuses = append(d.Statuses, d.status(&d.met[i]))
+	}
+	if denied {
+		d.deny()
+	} else {
+		d.allow()
+	}
+}
+
+// settle gives a verdict its last words. A denied request evaluates no shadow
+// checks, also those that were decided without the authority (semantics S8);
+// and what allowed is called by what it was.
+func settle(c *limit.Check, denied bool) {
+	v := &c.Verdict
+	switch {
+	case c.Kind == limit.Shadow && denied:
+		*v = limit.Verdict{Outcome: limit.NotEvaluated}
+	case v.Outcome == limit.NotEvaluated:
+	case c.Kind == limit.Shadow:
+		v.Cause = limit.CauseShadow
+	case c.Kind == limit.Refund:
+		v.Cause = limit.CauseRefund
+	case c.Cost == 0 && v.Cause == limit.CauseAllowed:
+		v.Cause = limit.CausePeek
+	}
+}
+
+// status is the answer to one descriptor (semantics S18).
+func (d *Decision) status(m *met) Status {
+	s := Status{Code: OK}
+	switch m.cause {
+	case limit.CauseNone:
+	case limit.CauseUnlimited:
+		s.Remaining = math.MaxUint32
+		return s
+	default:
+		return s
+	}
+	c := &d.Checks[m.check]
+	v := &c.Verdict
+	switch {
+	case v.Outcome == limit.NotEvaluated:
+		return s
+	case v.Outcome == limit.Allow && v.Source == limit.SourceFallback:
+		return s // nobody knows the numbers
+	case v.Outcome == limit.Deny && c.Kind != limit.Shadow:
+		s.Code = OverLimit
+	}
+	s.limit(m.rule)
+	if v.Outcome == limit.Allow {
+		s.Remaining = uint32(min(max(0, v.Remaining), math.MaxUint32))
+	}
+	if v.Reset >= 0 {
+		s.ResetSeconds = max(1, (v.Reset+999)/1000)
+	}
+	return s
+}
+
+// limit sets the numbers of current_limit: those that are configured.
+func (s *Status) limit(r *policy.Rule) {
+	s.Rule, s.HasLimit = r, true
+	s.Name, s.RequestsPerUnit, s.Unit, s.Multiplier = r.Name, r.RequestsPerUnit, r.Unit, r.Multiplier
+}
+
+// deny names the denying check whose wait is the longest, or the first one
+// that no wait helps; the first descriptor wins a tie (semantics S3, S18).
+//
+// The quota checks of a request are together one check that denies when all of
+// them do (semantics S7). It would fit as soon as one of them would, so it
+// stands here with the shortest of their waits.
+func (d *Decision) deny() {
+	var named, quota *limit.Check
+	for i := range d.Checks {
+		c := &d.Checks[i]
+		if c.Verdict.Outcome != limit.Deny {
+			continue
+		}
+		switch c.Kind {
+		case limit.Enforced:
+			named = longer(named, c)
+		case limit.Quota:
+			quota = shorter(quota, c)
+		}
+	}
+	group := d.quotaDenied()
+	if group {
+		named = longer(named, quota)
+	}
+	d.Code, d.Retry = OverLimit, named.Verdict.Retry
+	d.name(named)
+	for i := range d.Checks {
+		c := &d.Checks[i]
+		if c.Verdict.Outcome == limit.Deny && (c.Kind == limit.Enforced || c.Kind == limit.Quota && group) {
+			d.Unavailable = d.Unavailable || c.Verdict.Cause == limit.CauseUnavailable || c.Verdict.Cause == limit.CauseOverload
+		}
+	}
+}
+
+// longer returns the check with the longer wait; none is the longest.
+func longer(a, b *limit.Check) *limit.Check {
+	switch {
+	case a == nil:
+		return b
+	case wait(a) == wait(b):
+		return earlier(a, b)
+	case wait(a) > wait(b):
+		return a
+	}
+	return b
+}
+
+// shorter returns the check with the shorter wait.
+func shorter(a, b *limit.Check) *limit.Check {
+	switch {
+	case a == nil:
+		return b
+	case wait(a) == wait(b):
+		return earlier(a, b)
+	case wait(a) < wait(b):
+		return a
+	}
+	return b
+}
+
+// wait is the retry of a denying check, the longest of all for none.
+func wait(c *limit.Check) int64 {
+	if c.Verdict.Retry < 0 {
+		return math.MaxInt64
+	}
+	return c.Verdict.Retry
+}
+
+func earlier(a, b *limit.Check) *limit.Check {
+	if b.Tag < a.Tag {
+		return b
+	}
+	return a
+}
+
+func (d *Decision) name(c *limit.Check) {
+	d.Rule, d.Source, d.Cause = d.met[c.Tag].rule, c.Verdict.Source, c.Verdict.Cause
+}
+
+// allow names the check with the tightest numbers: the lowest remaining, then
+// the longest reset, then the first descriptor. Enforced and quota checks come
+// before what cannot deny, and what has a check before what has none.
+func (d *Decision) allow() {
+	d.Code = OK
+	var named *limit.Check
+	for i := range d.Checks {
+		c := &d.Checks[i]
+		if c.Verdict.Outcome == limit.Allow || c.Kind == limit.Shadow {
+			named = tighter(named, c)
+		}
+	}
+	if named != nil {
+		d.name(named)
+		return
+	}
+	d.Cause = limit.CauseNoRule
+	for i := range d.met {
+		switch m := &d.met[i]; m.cause {
+		case limit.CauseUnlimited:
+			d.Rule, d.Cause = m.rule, m.cause
+			return
+		case limit.CauseReplaced:
+			d.Cause = m.cause
+		}
+	}
+}
+
+func tighter(a, b *limit.Check) *limit.Check {
+	if a == nil {
+		return b
+	}
+	if x, y := standing(a), standing(b); x != y {
+		if y < x {
+			return b
+		}
+		return a
+	}
+	v, w := &a.Verdict, &b.Verdict
+	switch {
+	case w.Remaining < v.Remaining, w.Remaining == v.Remaining && w.Reset > v.Reset:
+		return b
+	case w.Remaining == v.Remaining && w.Reset == v.Reset:
+		return earlier(a, b)
+	}
+	return a
+}
+
+// standing ranks the checks of an allowed request for being named.
+func standing(c *limit.Check) int {
+	switch {
+	case c.Kind == limit.Shadow:
+		return 3
+	case c.Kind == limit.Refund:
+		return 2
+	case c.Verdict.Source == limit.SourceFallback:
+		return 1 // allowed, but nobody knows the numbers
+	}
+	return 0
+}
