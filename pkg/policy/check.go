@@ -83,7 +83,7 @@ func (p place) ours() bool { return p == inDefaults || p == inStoreFailure }
 // check reports what is wrong with the keys and scalars of one mapping and all
 // below it.
 func (r *reader) check(n *yaml.Node, in place, p *path) {
-	r.checkKeys(n, in, p)
+	r.checkKeys(n, p)
 	all := r.fields(n)
 	last := make(map[string]int, len(all))
 	for i, f := range all {
@@ -116,34 +116,23 @@ func (r *reader) repeated(f, earlier field, p *path) {
 	r.warn(CodeRepeatedKey, at(place), p.field(f.key), "", mend, what, inQuotes(f.key))
 }
 
-// checkKeys reports keys that are no text, and << that merges no map.
-func (r *reader) checkKeys(n *yaml.Node, in place, p *path) {
+// checkKeys reports keys that are no text.
+func (r *reader) checkKeys(n *yaml.Node, p *path) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k := n.Content[i]
 		if isMerge(k) {
-			v := resolve(n.Content[i+1])
-			sources := mergeSources(v, n.Content[i+1])
-			if sources == nil && !(v.Kind == yaml.SequenceNode && len(v.Content) == 0) {
-				r.fault(CodeBadMerge, at(k), p.field("<<"), "", "merge a map, or a list of maps, by aliases",
-					"error loading config file: yaml: map merge requires map or sequence of maps as the value")
-			}
+			sources, _ := mergeSources(n.Content[i+1])
 			for _, m := range sources {
-				r.checkKeys(m, in, p)
+				r.checkKeys(m, p)
 			}
 			continue
 		}
-		k = resolve(k)
-		mend := "write the key as text"
-		if k.Kind != yaml.ScalarNode {
-			r.fault(CodeKeyNotString, at(k), p, "", mend, "error loading config file: yaml: invalid map key: a key is a map or a list")
+		if k = resolve(k); k.Kind != yaml.ScalarNode || r.bad[k] {
 			continue
 		}
-		s, err := readScalar(k)
-		switch {
-		case err != nil:
-			r.fault(CodeBadTag, at(k), p, k.Value, "remove the tag", "error loading config file: yaml: %v", err)
-		case s.kind != scalarText && s.kind != scalarTime:
-			r.fault(CodeKeyNotString, at(k), p, k.Value, mend+", or put it between quotes",
+		if s, err := readScalar(k); err == nil && s.kind != scalarText && s.kind != scalarTime {
+			r.bad[k] = true
+			r.fault(CodeKeyNotString, at(k), p, k.Value, "write the key as text, or put it between quotes",
 				"config error, key is not of type string: %s", k.Value)
 		}
 	}
@@ -231,13 +220,7 @@ func (r *reader) checkValue(v *yaml.Node, below place, p *path) {
 				"config error, yaml file contains list of type other than map: %s", shown(c))
 		}
 	default:
-		s, err := readScalar(v)
-		switch {
-		case err != nil:
-			r.bad[v] = true
-			r.fault(CodeBadTag, at(v), p, v.Value, "remove the tag, or correct the value",
-				"error loading config file: yaml: %v", err)
-		case s.kind == scalarFloat || s.kind == scalarHuge:
+		if s, err := readScalar(v); err == nil && (s.kind == scalarFloat || s.kind == scalarHuge) && !r.bad[v] {
 			r.bad[v] = true
 			r.fault(CodeScalar, at(v), p, v.Value, "use a whole number, or put text between quotes",
 				"error checking config: %s is a number with a fraction or an exponent, or beyond 64 bits", inQuotes(v.Value))

@@ -266,15 +266,7 @@ func (r *reader) scalar(x field, p *path, want string) (scalar, bool) {
 		return scalar{}, false
 	}
 	s, err := readScalar(x.value)
-	if err != nil {
-		if !r.bad[x.value] {
-			r.bad[x.value] = true
-			r.fault(CodeBadTag, at(x.value), p, x.value.Value, "remove the tag, or correct the value",
-				"error loading config file: yaml: %v", err)
-		}
-		return scalar{}, false
-	}
-	return s, true
+	return s, err == nil // an error has been reported by walk
 }
 
 func (r *reader) text(x field, p *path) value[string] {
@@ -309,6 +301,9 @@ func (r *reader) number(x field, p *path) value[uint32] {
 	case !ok || s.kind == scalarNull:
 	case s.kind == scalarInt && s.num >= 0 && s.num <= math.MaxUint32:
 		v.is, v.set = uint32(s.num), true
+	case s.kind == scalarFloat && s.frac >= 0 && s.frac <= math.MaxUint32:
+		// The first pass refuses it, unless a later value of the key overrides it.
+		v.is, v.set = uint32(s.frac), true
 	default:
 		r.wrongType(x.value, p, want)
 	}

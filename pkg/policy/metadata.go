@@ -34,11 +34,7 @@ func (r *reader) metaMap(into map[string]any, n *yaml.Node, p *path, outermost b
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], resolve(n.Content[i+1])
 		if isMerge(k) {
-			sources := mergeSources(v, n.Content[i+1])
-			if sources == nil && !(v.Kind == yaml.SequenceNode && len(v.Content) == 0) {
-				r.fault(CodeBadMerge, at(k), p.field("<<"), "", "merge a map, or a list of maps, by aliases",
-					"error loading config file: yaml: map merge requires map or sequence of maps as the value")
-			}
+			sources, _ := mergeSources(n.Content[i+1])
 			for _, m := range sources {
 				r.metaMap(into, m, p, outermost)
 			}
@@ -46,7 +42,6 @@ func (r *reader) metaMap(into map[string]any, n *yaml.Node, p *path, outermost b
 		}
 		k = resolve(k)
 		if k.Kind != yaml.ScalarNode {
-			r.badMetadata(k, p, "invalid map key: a key is a map or a list")
 			continue
 		}
 		s, ok := r.metaScalar(k, p)
@@ -58,19 +53,15 @@ func (r *reader) metaMap(into map[string]any, n *yaml.Node, p *path, outermost b
 	}
 }
 
-func (r *reader) badMetadata(n *yaml.Node, p *path, why string) {
-	r.fault(CodeBadMetadata, at(n), p, n.Value, "use text, numbers, booleans, lists and maps only", "error parsing metadata: %s", why)
-}
-
 // metaScalar resolves a scalar and holds it to UTF-8, which !!binary need not be.
 func (r *reader) metaScalar(n *yaml.Node, p *path) (scalar, bool) {
 	s, err := readScalar(n)
 	if err != nil {
-		r.badMetadata(n, p, err.Error())
 		return s, false
 	}
 	if !utf8.ValidString(s.text) {
-		r.badMetadata(n, p, "invalid UTF-8 in string")
+		r.fault(CodeBadMetadata, at(n), p, n.Value, "use text, numbers, booleans, lists and maps only",
+			"error parsing metadata: invalid UTF-8 in string")
 		return s, false
 	}
 	return s, true

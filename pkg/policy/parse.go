@@ -93,7 +93,7 @@ func (r *reader) tree(data []byte) (*yaml.Node, bool) {
 	}
 	root := doc.Content[0]
 	r.open, r.bad = map[*yaml.Node]bool{}, map[*yaml.Node]bool{}
-	if !r.measure(root, 1) {
+	if !r.walk(root, 1, nil) {
 		return nil, false
 	}
 	var second yaml.Node
@@ -142,15 +142,17 @@ func syntaxError(err error, data []byte) (position, string) {
 	return position{1, 1}, text
 }
 
-// measure holds the tree below a node to the bounds and says whether to go on.
-func (r *reader) measure(n *yaml.Node, depth int) bool {
+// walk holds the tree below a node to the bounds, and says whether to go on.
+// It reports what yaml.v2 cannot read wherever it stands, also below keys that
+// nobody looks at: tags that do not fit, keys that are maps, bad merges.
+func (r *reader) walk(n *yaml.Node, depth int, p *path) bool {
 	if n.Kind == yaml.AliasNode {
 		if r.open[n.Alias] {
-			r.fault(CodeAliasLoop, at(n), nil, n.Value, "write out what the alias should stand for",
+			r.fault(CodeAliasLoop, at(n), p, n.Value, "write out what the alias should stand for",
 				"error loading config file: yaml: anchor %s value contains itself", inQuotes(n.Value))
 			return false
 		}
-		return r.measure(n.Alias, depth)
+		return r.walk(n.Alias, depth, p)
 	}
 	r.nodes++
 	if r.nodes > MaxNodes {
@@ -166,12 +168,46 @@ func (r *reader) measure(n *yaml.Node, depth int) bool {
 		r.open[n] = true
 		defer delete(r.open, n)
 	}
-	for _, c := range n.Content {
-		if !r.measure(c, depth+1) {
-			return false
+	switch n.Kind {
+	case yaml.ScalarNode:
+		if _, err := readScalar(n); err != nil {
+			r.once(n, CodeBadTag, p, "remove the tag, or correct the value", err.Error())
+		}
+	case yaml.SequenceNode:
+		for i, c := range n.Content {
+			if !r.walk(c, depth+1, p.element(i)) {
+				return false
+			}
+		}
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			k, v := n.Content[i], n.Content[i+1]
+			r.mapKey(k, v, p)
+			if !r.walk(k, depth+1, p) || !r.walk(v, depth+1, p.field(resolve(k).Value)) {
+				return false
+			}
 		}
 	}
 	return true
+}
+
+func (r *reader) mapKey(k, v *yaml.Node, p *path) {
+	if isMerge(k) {
+		if _, ok := mergeSources(v); !ok {
+			r.once(k, CodeBadMerge, p, "merge a map, or a list of maps, by aliases",
+				"map merge requires map or sequence of maps as the value")
+		}
+	} else if resolve(k).Kind != yaml.ScalarNode {
+		r.once(k, CodeKeyNotString, p, "write the key as text", "invalid map key: a key is a map or a list")
+	}
+}
+
+// once reports a node that cannot be read, however many aliases lead to it.
+func (r *reader) once(n *yaml.Node, c Code, p *path, mend, why string) {
+	if !r.bad[n] {
+		r.bad[n] = true
+		r.fault(c, at(n), p, n.Value, mend, "error loading config file: yaml: %s", why)
+	}
 }
 
 func at(n *yaml.Node) position { return position{max(1, n.Line), max(1, n.Column)} }
@@ -200,7 +236,8 @@ func (r *reader) fields(n *yaml.Node) []field {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], resolve(n.Content[i+1])
 		if isMerge(k) {
-			for _, m := range mergeSources(v, n.Content[i+1]) {
+			sources, _ := mergeSources(n.Content[i+1])
+			for _, m := range sources {
 				for _, f := range r.fields(m) {
 					f.merged = true
 					out = append(out, f)
@@ -220,23 +257,23 @@ func (r *reader) fields(n *yaml.Node) []field {
 }
 
 // mergeSources returns the mappings that << merges, in the order in which they
-// are applied: of a list, the first has the last word. It is nil when there is
-// something else among them.
-func mergeSources(v, raw *yaml.Node) []*yaml.Node {
+// are applied: of a list, the first has the last word. It is not ok when there
+// is something else among them.
+func mergeSources(raw *yaml.Node) (sources []*yaml.Node, ok bool) {
+	v := resolve(raw)
 	if v.Kind == yaml.MappingNode {
-		return []*yaml.Node{v}
+		return []*yaml.Node{v}, true
 	}
 	// An alias to a list is no list of maps for yaml.v2.
-	if v.Kind != yaml.SequenceNode || raw.Kind == yaml.AliasNode {
-		return nil
+	if raw.Kind != yaml.SequenceNode {
+		return nil, false
 	}
-	out := make([]*yaml.Node, 0, len(v.Content))
 	for i := len(v.Content) - 1; i >= 0; i-- {
 		m := resolve(v.Content[i])
 		if m.Kind != yaml.MappingNode {
-			return nil
+			return nil, false
 		}
-		out = append(out, m)
+		sources = append(sources, m)
 	}
-	return out
+	return sources, true
 }
