@@ -134,14 +134,22 @@ func (r *reader) sequence(n *yaml.Node, p *path, want string) []*yaml.Node {
 	return nil
 }
 
+// element says whether an element of a list is the map that it must be. The
+// first pass has reported one that is not, unless the list is overridden.
+func (r *reader) element(n *yaml.Node, p *path, want string) bool {
+	if n.Kind != yaml.MappingNode && !isNull(n) {
+		r.wrongType(n, p, want)
+	}
+	return n.Kind == yaml.MappingNode
+}
+
 func (r *reader) descriptors(n *yaml.Node, p *path) []*descriptor {
 	elements := r.sequence(n, p, "a list of descriptors")
 	out := make([]*descriptor, 0, len(elements))
 	for i, e := range elements {
-		if e = resolve(e); e.Kind != yaml.MappingNode {
-			continue // the first pass has reported it
+		if r.element(resolve(e), p.element(i), "a descriptor: a map with key") {
+			out = append(out, r.descriptor(resolve(e), p.element(i)))
 		}
-		out = append(out, r.descriptor(e, p.element(i)))
 	}
 	return out
 }
@@ -219,8 +227,8 @@ func (r *reader) replaces(x field, p *path) []value[string] {
 	elements := r.sequence(x.value, p, "a list of names, each as '- name: …'")
 	out := make([]value[string], 0, len(elements))
 	for i, e := range elements {
-		if e = resolve(e); e.Kind != yaml.MappingNode {
-			continue // the first pass has reported it
+		if e = resolve(e); !r.element(e, p.element(i), "a name: a map with name") {
+			continue
 		}
 		name := value[string]{at: at(e)}
 		for _, y := range r.fields(e) {
