@@ -37,6 +37,7 @@ type descriptor struct {
 type rateLimit struct {
 	at   position
 	path *path
+	bad  bool // no map; has been reported
 
 	unit, name value[string]
 	requests   value[uint32]
@@ -173,6 +174,7 @@ func (r *reader) descriptor(n *yaml.Node, p *path) *descriptor {
 			if d.limit == nil {
 				d.limit = &rateLimit{at: at(x.node), path: p}
 			}
+			d.limit.bad = d.limit.bad || x.value.Kind != yaml.MappingNode && !isNull(x.value)
 			r.rateLimit(d.limit, x.value, p)
 		case "shadow_mode":
 			d.shadow = r.flag(x, p)
@@ -298,6 +300,7 @@ func (r *reader) flag(x field, p *path) value[bool] {
 	default:
 		r.wrongType(x.value, p, want)
 	}
+	v.bad = !v.set && (!ok || s.kind != scalarNull)
 	return v
 }
 

@@ -45,44 +45,58 @@ func weirLoad(data []byte) ([]string, error) {
 // fileGen writes random policy files, mostly sensible ones, in flow style.
 type fileGen struct {
 	t       *rapid.T
-	anchors []string
+	n       int
+	anchors map[string][]string // by what they stand for
 }
 
 func (g *fileGen) one(words ...string) string { return rapid.SampledFrom(words).Draw(g.t, "word") }
 
-func (g *fileGen) odds(n int) bool { return rapid.IntRange(1, n).Draw(g.t, "odds") == 1 }
+// odds is true about once in n times; rapid draws small numbers more often.
+func (g *fileGen) odds(n int) bool { return rapid.IntRange(1, n).Draw(g.t, "odds") == n/2+1 }
 
 // rare returns strange text in place of a value now and then.
 func (g *fileGen) rare(s string) string {
-	if g.odds(60) {
+	if g.odds(150) {
 		return g.one("~", "'x'", "1.5", "{}", "[]", "[a]", "[{}]", "{key: a}", "!!str 5", "!!int x", "yes", "-1", "Null")
 	}
 	return s
 }
 
-// anchored gives a value an anchor or uses an earlier one in its place.
-func (g *fileGen) anchored(s string) string {
+// anchored gives a value an anchor, or uses an earlier one in its place.
+func (g *fileGen) anchored(kind, s string) string {
 	switch {
-	case g.odds(8):
-		a := fmt.Sprintf("a%d", len(g.anchors))
+	case g.odds(6):
+		a := fmt.Sprintf("a%d", g.n)
+		g.n++
 		s = "&" + a + " " + s
-		g.anchors = append(g.anchors, a)
-	case g.odds(15) && len(g.anchors) > 0:
-		return "*" + g.one(g.anchors...)
+		g.anchors[kind] = append(g.anchors[kind], a)
+	case g.odds(12):
+		return g.alias(kind, s)
 	}
 	return s
 }
 
-func (g *fileGen) mapping(fields []string) string {
-	if g.odds(6) && len(g.anchors) > 0 {
-		at := rapid.IntRange(0, len(fields)).Draw(g.t, "merge at")
-		merge := "<<: *" + g.one(g.anchors...)
+// alias returns an alias to something of that kind, rarely of another.
+func (g *fileGen) alias(kind, otherwise string) string {
+	if g.odds(30) {
+		kind = g.one("descriptor", "limit", "text", "list", "metadata")
+	}
+	if names := g.anchors[kind]; len(names) > 0 {
+		return "*" + g.one(names...)
+	}
+	return otherwise
+}
+
+func (g *fileGen) mapping(kind string, fields []string) string {
+	if g.odds(6) {
+		merge := "<<: " + g.alias(kind, "{}")
 		if g.odds(4) {
-			merge = "<<: [*" + g.one(g.anchors...) + " , {shadow_mode: true}]"
+			merge = "<<: [" + g.alias(kind, "{}") + " , {shadow_mode: true}]"
 		}
+		at := rapid.IntRange(0, len(fields)).Draw(g.t, "merge at")
 		fields = append(fields[:at:at], append([]string{merge}, fields[at:]...)...)
 	}
-	if g.odds(12) {
+	if g.odds(50) {
 		fields = append(fields, g.one("key: b", "value: c*", "unlimited: true", "rate_limit: {name: again}", "rate_limit: ~",
 			"metadata: {b: [1, yes, {0x10: ~}]}", "replaces: [{name: r}]", "requests_per_unit: 9", "unit: hour", "domain: e", "Key: a", "5: a"))
 	}
@@ -95,34 +109,34 @@ func (g *fileGen) descriptors(depth int) string {
 	for i := range all {
 		all[i] = g.descriptor(depth)
 	}
-	return g.anchored(g.rare("[" + strings.Join(all, ", ") + " ]"))
+	return g.anchored("list", g.rare("["+strings.Join(all, ", ")+" ]"))
 }
 
 func (g *fileGen) descriptor(depth int) string {
-	fields := []string{"key: " + g.anchored(g.rare(g.one("a", "b", "a*", "k_v", "'k'", "007")))}
+	fields := []string{"key: " + g.anchored("text", g.rare(g.one("a", "b", "c", "d", "e", "f*", "a*", "g", "h", "k_v", "'k'", "007")))}
 	if g.odds(2) {
-		fields = append(fields, "value: "+g.anchored(g.rare(g.one("x", "x*", "*x*y", "v", "1_0", "~"))))
+		fields = append(fields, "value: "+g.anchored("text", g.rare(g.one("x", "y", "z", "x*", "*x*y", "v", "1_0", "~"))))
 	}
 	if g.odds(2) {
-		fields = append(fields, "rate_limit: "+g.anchored(g.rare(g.rateLimit())))
+		fields = append(fields, "rate_limit: "+g.anchored("limit", g.rare(g.rateLimit())))
 	}
 	for _, flag := range []string{"shadow_mode", "quota_mode", "detailed_metric", "value_to_metric", "share_threshold"} {
-		if g.odds(12) {
+		if g.odds(40) {
 			fields = append(fields, flag+": "+g.rare(g.one("true", "false", "on", "no")))
 		}
 	}
 	if g.odds(10) {
-		fields = append(fields, "metadata: "+g.anchored(g.one("{}", "~", "{a: 1, b: {c: 1.5, yes: no}}", "{5: [x, ~, 2020-01-01]}", "{<<: {z: 1}, y: 0x10}")))
+		fields = append(fields, "metadata: "+g.anchored("metadata", g.one("{}", "~", "{a: 1, b: {c: 1.5, yes: no}}", "{5: [x, ~, 2020-01-01]}", "{<<: {z: 1}, y: 0x10}")))
 	}
 	if depth < 2 && g.odds(3) {
 		fields = append(fields, "descriptors: "+g.descriptors(depth+1))
 	}
-	return g.anchored(g.mapping(fields))
+	return g.anchored("descriptor", g.mapping("descriptor", fields))
 }
 
 func (g *fileGen) rateLimit() string {
 	var fields []string
-	if g.odds(8) {
+	if g.odds(12) {
 		fields = append(fields, "unlimited: "+g.rare(g.one("true", "false", "yes")))
 		if g.odds(2) {
 			fields = append(fields, "unit: "+g.one("foo", "''", "minute"))
@@ -136,34 +150,38 @@ func (g *fileGen) rateLimit() string {
 	if g.odds(5) {
 		fields = append(fields, "name: "+g.rare(g.one("n", "m", "5")))
 	}
-	if g.odds(8) {
+	if g.odds(12) {
 		fields = append(fields, "replaces: "+g.rare(g.one("[]", "~", "[{name: o}]", "[{name: n}, {name: o, key: x}]", "[{}]")))
 	}
-	return g.mapping(fields)
+	return g.mapping("limit", fields)
 }
 
 // TestFilesAsPeer: what the peer loads, we load to the same effect; what it
 // refuses, we refuse. The one difference is on purpose: a key k_v and a key k
 // with the value v are two descriptors here.
 func TestFilesAsPeer(t *testing.T) {
-	loaded := 0
+	loaded, refused := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
-		g := &fileGen{t: t}
-		data := []byte(g.mapping([]string{"domain: " + g.rare("d"), "descriptors: " + g.descriptors(0)}))
-		want, wantErr := peerLoad(data)
-		got, err := weirLoad(data)
-		switch {
-		case errors.Is(wantErr, errPeerDuplicate):
-		case (wantErr == nil) != (err == nil):
-			t.Errorf("%s\nloads with %v, in the peer with %v", data, err, wantErr)
-		case strings.Join(want, "\n") != strings.Join(got, "\n"):
-			t.Errorf("%s\nreads as\n%s\nin the peer as\n%s", data, strings.Join(got, "\n"), strings.Join(want, "\n"))
-		}
-		if err == nil && len(got) > 0 {
-			loaded++
+		for range 10 {
+			g := &fileGen{t: t, anchors: map[string][]string{}}
+			data := []byte(g.mapping("root", []string{"domain: " + g.rare("d"), "descriptors: " + g.descriptors(0)}))
+			want, wantErr := peerLoad(data)
+			got, err := weirLoad(data)
+			switch {
+			case errors.Is(wantErr, errPeerDuplicate):
+			case (wantErr == nil) != (err == nil):
+				t.Errorf("%s\nloads with %v, in the peer with %v", data, err, wantErr)
+			case strings.Join(want, "\n") != strings.Join(got, "\n"):
+				t.Errorf("%s\nreads as\n%s\nin the peer as\n%s", data, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			case err != nil:
+				refused++
+			case len(got) > 0:
+				loaded++
+			}
 		}
 	})
-	if loaded < 20 {
-		t.Errorf("only %d random files loaded and had a rule: the generator is worthless", loaded)
+	if loaded < 100 || refused < 50 {
+		t.Errorf("of the random files only %d loaded and had a rule, and %d were refused: the generator is worthless", loaded, refused)
 	}
+	t.Logf("%d files with rules loaded, %d were refused", loaded, refused)
 }

@@ -131,7 +131,38 @@ func (f Fault) Error() string {
 	b.WriteString(f.Message)
 	b.WriteString("; ")
 	b.WriteString(f.Mend)
+	return printable(b.String())
+}
+
+// printable escapes what does not belong on a terminal or into a log line;
+// texts of a file are repeated in faults.
+func printable(s string) string {
+	clean := true
+	for _, c := range s {
+		clean = clean && strconv.IsPrint(c)
+	}
+	if clean {
+		return s
+	}
+	var b strings.Builder
+	for _, c := range s {
+		if strconv.IsPrint(c) {
+			b.WriteRune(c)
+		} else {
+			b.WriteString(strings.Trim(strconv.QuoteRune(c), "'"))
+		}
+	}
 	return b.String()
+}
+
+// maxShown bounds what a fault repeats of one text of a file.
+const maxShown = 200
+
+func cut(s string) string {
+	if len(s) <= maxShown {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxShown], "") + "…"
 }
 
 // Faults are all that there is to say about a set, in the order of its files
@@ -190,9 +221,9 @@ func (p *path) String() string {
 		case p.name == "":
 			parts = append(parts, "["+strconv.Itoa(p.index)+"]")
 		case p.up != nil:
-			parts = append(parts, "."+p.name)
+			parts = append(parts, "."+cut(p.name))
 		default:
-			parts = append(parts, p.name)
+			parts = append(parts, cut(p.name))
 		}
 	}
 	slices.Reverse(parts)
@@ -220,9 +251,14 @@ func (r *report) add(s Severity, c Code, at position, p *path, value, mend, form
 		format, args = "this file has more than %d faults", []any{maxFaults}
 		mend = "mend the ones before and load it again"
 	}
+	for i, a := range args {
+		if s, ok := a.(string); ok {
+			args[i] = cut(s)
+		}
+	}
 	r.faults = append(r.faults, Fault{
 		Severity: s, Code: c, File: r.file, Line: at.line, Column: at.column, Path: p.String(),
-		Value: value, Message: fmt.Sprintf(format, args...), Mend: mend,
+		Value: cut(value), Message: fmt.Sprintf(format, args...), Mend: mend,
 	})
 }
 
@@ -247,13 +283,5 @@ func (r *report) sorted() Faults {
 	return r.faults
 }
 
-// inQuotes returns text between single quotes, as envoyproxy/ratelimit prints
-// it, and with escapes when it has bytes that do not belong on a terminal.
-func inQuotes(s string) string {
-	for _, c := range s {
-		if !strconv.IsPrint(c) {
-			return strconv.Quote(s)
-		}
-	}
-	return "'" + s + "'"
-}
+// inQuotes returns text between single quotes, as envoyproxy/ratelimit prints it.
+func inQuotes(s string) string { return "'" + cut(s) + "'" }

@@ -9,7 +9,7 @@ import (
 // actsAsClosed warns of failure modes that load but are not built yet.
 func (c *compiler) actsAsClosed(m value[limit.Mode], p *path) {
 	if m.is == limit.ModeLocal || m.is == limit.ModeExempt {
-		c.warn(CodeActsAsClosed, m.at, p, m.is.String(), "nothing; or use closed or open if that is what you want",
+		c.warn(CodeActsAsClosed, m.at, p, m.is.String(), "use closed or open until then",
 			"on_store_failure %s acts as closed until local shares are supported", inQuotes(m.is.String()))
 	}
 }

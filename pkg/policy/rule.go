@@ -78,7 +78,7 @@ func (c *compiler) rule(domain *Domain, levels []Level, name string, d *descript
 	if !l.unit.set {
 		at = l.at
 	}
-	if !known && !l.unit.bad {
+	if !known && !l.unit.bad && !l.unlimited.bad && !l.bad {
 		c.fault(CodeInvalidUnit, at, l.path.field("unit"), l.unit.is, "use second, minute, hour, day, week, month or year",
 			"invalid rate limit unit %s", inQuotes(l.unit.is))
 	}
