@@ -1,0 +1,126 @@
+package policy_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weir-rl/weir/pkg/policy"
+)
+
+func writeTree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, data := range files {
+		full := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(full, []byte(data), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func names(dir string, files []*policy.File) []string {
+	var out []string
+	for _, f := range files {
+		out = append(out, strings.TrimPrefix(f.Name, dir+"/"))
+	}
+	return out
+}
+
+// TestLoadPathsOrder: a directory brings every file below it, in the order of
+// their relative paths, but none that begins with a dot.
+func TestLoadPathsOrder(t *testing.T) {
+	dir := writeTree(t, map[string]string{
+		"b.yaml": "domain: b", "a/z.yml": "domain: z", "a.yaml": "domain: a", "c/d/e.txt": "domain: e",
+		"noext": "domain: n", ".hidden.yaml": "domain: h", ".git/x.yaml": "domain: g",
+	})
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"a.yaml", "a/z.yml", "b.yaml", "c/d/e.txt", "noext"}
+	if diff := cmp.Diff(want, names(dir, policy.LoadPaths([]string{dir}))); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+	want = []string{"b.yaml", "a/z.yml", ".hidden.yaml"}
+	got := policy.LoadPaths([]string{filepath.Join(dir, "b.yaml"), filepath.Join(dir, "a"), filepath.Join(dir, ".hidden.yaml")})
+	if diff := cmp.Diff(want, names(dir, got)); diff != "" {
+		t.Errorf("files of paths (-want +got):\n%s", diff)
+	}
+}
+
+// TestLoadPathsConfigMap: Kubernetes mounts a ConfigMap as links into a hidden
+// directory, which it replaces by renaming a link. Each file counts once.
+func TestLoadPathsConfigMap(t *testing.T) {
+	dir := writeTree(t, map[string]string{"..2026_01/a.yaml": "domain: a", "..2026_01/sub/b.yaml": "domain: b"})
+	for link, to := range map[string]string{"..data": "..2026_01", "a.yaml": "..data/a.yaml", "sub": "..data/sub"} {
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set, faults := policy.Load([]string{dir}, policy.Options{})
+	if set == nil || set.Domain("a") == nil || set.Domain("b") == nil || len(set.Domains()) != 2 {
+		t.Errorf("Load = %v, %v", set, faults)
+	}
+}
+
+// TestLoadPathsFaults: what cannot be read is a fault beside those of the rest.
+func TestLoadPathsFaults(t *testing.T) {
+	dir := writeTree(t, map[string]string{"bad.yaml": "descriptors: []", "sub/x.yaml": "domain: x"})
+	for link, to := range map[string]string{"dangling": "nowhere", "sub/up": ".."} {
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set, faults := policy.Load([]string{filepath.Join(dir, "missing"), dir}, policy.Options{})
+	if set != nil {
+		t.Error("a set with unreadable files exists")
+	}
+	var got []string
+	for _, f := range faults.Of(policy.SeverityError) {
+		got = append(got, strings.TrimPrefix(f.File, dir+"/")+" "+string(f.Code)+" "+f.Message)
+		if f.Line < 1 || f.Mend == "" {
+			t.Errorf("fault without a line or a mend: %+v", f)
+		}
+	}
+	want := []string{
+		"missing unreadable stat: no such file or directory",
+		"bad.yaml empty_domain config file cannot have empty domain",
+		"dangling unreadable stat: no such file or directory",
+		"sub/up unreadable a symbolic link to a directory that it lies in",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("faults (-want +got):\n%s", diff)
+	}
+	if f := policy.LoadFile(filepath.Join(dir, "missing")); f.Faults().Err() == nil {
+		t.Error("LoadFile of a missing file has no fault")
+	}
+}
+
+// TestDigest: the digest changes with names, contents and order, and with
+// nothing else.
+func TestDigest(t *testing.T) {
+	a, b := policy.Parse("a", []byte("domain: a")), policy.Parse("b", []byte("domain: b"))
+	compile := func(files ...*policy.File) [32]byte {
+		set, faults := policy.Compile(files, policy.Options{})
+		if set == nil {
+			t.Fatal(faults.Err())
+		}
+		return set.Digest()
+	}
+	if compile(a, b) != compile(policy.Parse("a", []byte("domain: a")), b) {
+		t.Error("the same files have two digests")
+	}
+	for _, other := range [][]*policy.File{{b, a}, {a}, {a, policy.Parse("b", []byte("domain: c"))}, {a, policy.Parse("c", []byte("domain: b"))}} {
+		if compile(a, b) == compile(other...) {
+			t.Errorf("other files have the same digest")
+		}
+	}
+}
