@@ -56,8 +56,13 @@ func (c *compiler) unreachable(n *node) {
 }
 
 // hidden warns when one of the patterns covers the node. Exact values are
-// never hidden: they are looked up first.
+// never hidden, since they are looked up first; nor is a node with a * in its
+// key and a value, which is the name of an Envoy Gateway route rather than a
+// pattern, and is found by its own text.
 func (c *compiler) hidden(by []pattern, n *node) {
+	if n.level.Value != "" && strings.Contains(n.level.Key, "*") {
+		return
+	}
 	for _, p := range by {
 		if !p.key.match(n.level.Key) {
 			continue
