@@ -124,7 +124,7 @@ var classTable = [...]struct {
 	ClassLayout:      {"layout", false, false, false},
 	ClassStale:       {"stale", true, false, false},
 	ClassConnection:  {"connection", false, true, true},
-	ClassBusy:        {"busy", true, true, false},
+	ClassBusy:        {"busy", false, true, false},
 }
 
 // String returns the name used in labels.
