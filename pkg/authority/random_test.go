@@ -204,7 +204,7 @@ func (w *world) stranger() planted {
 		case 1:
 			return planted{pick(w, "1", "17", "hello", "AAAAAAAAAAAAAAAAAAAAAAAAAAA", "\x80\x04\x95"), w.in(0, randomWindow)}
 		case 2:
-			return with(state(pick(w, fixed, bucket)), 1, pick[byte](w, 0, 32, 0xff)) // no layout
+			return with(state(pick(w, fixed, bucket)), 1, pick[byte](w, 0, 9, 32, 0xff)) // no layout
 		case 3:
 			return with(state(pick(w, fixed, bucket)), 0, pick[byte](w, '@', '[', 'Q', 0, 0xff)) // no algorithm
 		case 4:
@@ -225,7 +225,7 @@ func (w *world) stranger() planted {
 	if w.chance(50) {
 		return state(pick(w, fixed, bucket))
 	}
-	p := pick(w, with(state(pick(w, fixed, bucket)), 1, pick[byte](w, 2, 31)), state(sliding), state(log), state(held))
+	p := pick(w, with(state(pick(w, fixed, bucket)), 1, pick[byte](w, 2, 8)), state(sliding), state(log), state(held))
 	p.ttl = w.in(1, randomWindow/20) // nothing overwrites these
 	return p
 }

@@ -1,21 +1,25 @@
 package limit
 
-// Slot is the working copy of one key's state while requests are evaluated.
-// Its zero value is an absent key.
+// Slot is one key's state while requests are evaluated. Its zero value is an
+// absent key.
 type Slot struct {
+	// State is as stored, or as the last request that changed it left it.
 	State State
 
 	// Newer says that the stored state has a layout that this program does not
 	// read, or an algorithm that it does not decide; it must not be touched.
 	Newer bool
 
-	// Dirty is the rule that last changed the state, nil while it is as
-	// stored. The state must then be written with its TTL, or deleted when
-	// Used is 0: an absent key is an unused budget.
+	// Dirty is the rule whose write the state is, nil while it is as stored.
+	// A dirty state must be written with the TTL that this rule gives it, or
+	// deleted when Used is 0: an absent key is an unused budget. Of the rules
+	// that changed it, it is the last one with the newest policy version.
 	Dirty *Params
 
-	saved   int64 // Used before the request at hand took from it
-	touched bool
+	work    State // the copy that the request at hand works on
+	met     bool  // work is of the request at hand
+	saved   int64 // what was used before its enforced and quota checks
+	touched bool  // saved is of the request at hand
 }
 
 // Load sets the slot to a stored string and returns its form.
@@ -30,27 +34,41 @@ func (s *Slot) Load(b []byte) Form {
 // (semantics S14).
 func (s *Slot) OlderRule() bool { return s.Dirty != nil && s.Dirty.Version < s.State.Version }
 
-// prepare brings the state to now and into the form that the rule runs: its
-// own, or the stored one when the rule's policy version is older.
+// keep makes the request's copy the state, for a change that this rule made. An
+// older rule's change after a newer one's leaves the TTL to the newer.
+func (s *Slot) keep(p *Params) {
+	if s.Dirty == nil || p.Version == s.work.Version || s.OlderRule() {
+		s.Dirty = p
+	}
+	s.State = s.work
+}
+
+// prepare makes the request's copy of the state and brings it to now and into
+// the form that the rule runs: its own, or the stored one when the rule's
+// policy version is older.
 func (s *Slot) prepare(p *Params, now int64) Class {
 	if s.Newer {
 		return ClassLayout
 	}
+	st := &s.work
+	if !s.met {
+		s.met, s.work = true, State{}
+		// A window that has passed counts 0; a state that counts 0 is an absent one.
+		if s.State.Used > 0 && (s.State.Algorithm != FixedWindow || s.State.End > now) {
+			s.work = s.State
+		}
+	}
 	end := int64(0)
-	if p.Algorithm == FixedWindow || s.State.Algorithm == FixedWindow {
+	if p.Algorithm == FixedWindow || st.Algorithm == FixedWindow {
 		var ok bool
 		if end, ok = p.windowEnd(now); !ok {
 			return ClassStale
 		}
 	}
-	st := &s.State
-	if st.Algorithm == FixedWindow && st.End != 0 && st.End <= now {
-		*st = State{} // a window that has passed counts 0
-	}
 	if st.Algorithm == 0 {
-		*st = State{Algorithm: p.Algorithm, Version: p.Version, Updated: now}
-		if p.Algorithm == FixedWindow {
-			st.Updated = 0
+		st.Algorithm, st.Version = p.Algorithm, p.Version
+		if p.Algorithm == TokenBucket {
+			st.Updated = now
 		}
 	}
 	older := p.Version < st.Version
@@ -80,6 +98,14 @@ func (s *State) amount(cost int64) int64 {
 	return cost
 }
 
+// hits is an amount of the state's Used in whole hits.
+func (s *State) hits(amount int64) int64 {
+	if s.Algorithm == TokenBucket {
+		return amount / 1000
+	}
+	return amount
+}
+
 // budget is the rule's whole budget in the unit of the state's Used.
 func (s *State) budget(p *Params) int64 {
 	if s.Algorithm == TokenBucket {
@@ -98,26 +124,26 @@ func (s *State) fits(p *Params, cost int64) bool {
 // whole, but nothing more once it is over its limit; a bucket's debt ends at
 // the rule's cap. It never lowers what is used.
 func (s *Slot) overdraw(p *Params, cost int64) {
-	st, before := &s.State, s.State.Used
+	st, before := &s.work, s.work.Used
 	if st.Algorithm == TokenBucket {
 		st.Used = max(st.Used, min(p.MaxLevel(), st.Used+st.amount(cost)))
 	} else if st.Used <= p.Limit {
 		st.Used += cost
 	}
 	if st.Used != before {
-		s.Dirty = p
+		s.keep(p)
 	}
 }
 
 // refund gives back at most what was used: no credit, no debt, no state.
 func (s *Slot) refund(p *Params, cost int64) {
-	st := &s.State
+	st := &s.work
 	if back := min(st.Used, st.amount(cost)); back > 0 {
 		st.Used -= back
 		if st.Used == 0 {
 			st.Remainder = 0
 		}
-		s.Dirty = p
+		s.keep(p)
 	}
 }
 
@@ -132,9 +158,9 @@ func (s *State) allowed(p *Params, now int64, v *Verdict) {
 	v.Remaining, v.Reset = left, s.End-now
 }
 
-// denied fills the numbers of a denying check. need is its cost plus what
-// earlier checks of the same request took from the key; a need above the
-// budget can never be met.
+// denied fills the numbers of a denying check (semantics S18). need is its cost
+// plus what earlier checks of the same request took from the key; a need above
+// the budget can never be met.
 func (s *State) denied(p *Params, now, need int64, v *Verdict) {
 	v.Outcome, v.Source, v.Cause, v.Remaining = Deny, SourceAuthority, CauseLimit, 0
 	budget := s.budget(p)
@@ -176,7 +202,9 @@ func Evaluate(a *Ask, now, notAfter int64, slot func(*Check) *Slot) {
 		return
 	}
 	for i := range a.Checks {
-		e.slots[i] = slot(&a.Checks[i])
+		s := slot(&a.Checks[i])
+		s.met, s.touched = false, false
+		e.slots[i] = s
 	}
 	if !e.prepare() {
 		return
@@ -198,9 +226,14 @@ func Evaluate(a *Ask, now, notAfter int64, slot func(*Check) *Slot) {
 	} else {
 		e.rollBack(refunds, to)
 	}
-	for i := range refunds {
-		c := &a.Checks[i]
-		e.slots[i].State.allowed(c.Params, now, &c.Verdict)
+	e.overdraw(refunds, to)
+	for i := range to {
+		c, st := &a.Checks[i], &e.slots[i].work
+		if e.over[i] {
+			st.denied(c.Params, now, e.need[i], &c.Verdict)
+		} else {
+			st.allowed(c.Params, now, &c.Verdict)
+		}
 	}
 	if allowed {
 		e.shadow(to, n)
@@ -216,8 +249,8 @@ type evaluation struct {
 	ask   *Ask
 	now   int64
 	slots [MaxChecks]*Slot // of each check
-	need  [MaxChecks]int64 // what the check would need, in the unit of Used until rollBack
-	over  [MaxChecks]bool  // it does not fit
+	need  [MaxChecks]int64 // its cost and what earlier checks of the request took from its key, in hits
+	over  [MaxChecks]bool  // it does not fit; refunds always do
 }
 
 func (e *evaluation) undecided(class Class) {
@@ -248,21 +281,18 @@ func (e *evaluation) prepare() bool {
 func (e *evaluation) take(from, to int) bool {
 	allowed, quotas, full := !e.ask.Denied, 0, 0
 	for i := from; i < to; i++ {
-		e.slots[i].touched = false
-	}
-	for i := from; i < to; i++ {
 		c, s := &e.ask.Checks[i], e.slots[i]
 		if !s.touched {
-			s.touched, s.saved = true, s.State.Used
+			s.touched, s.saved = true, s.work.Used
 		}
-		e.need[i] = s.State.Used - s.saved
-		e.over[i] = !s.State.fits(c.Params, c.Cost)
+		e.need[i] = s.work.hits(s.work.Used-s.saved) + c.Cost
+		e.over[i] = !s.work.fits(c.Params, c.Cost)
 		if c.Kind == Quota {
 			quotas++
 		}
 		switch {
 		case !e.over[i]:
-			s.State.Used += s.State.amount(c.Cost)
+			s.work.Used += s.work.amount(c.Cost)
 		case c.Kind == Quota:
 			full++
 		default:
@@ -272,52 +302,28 @@ func (e *evaluation) take(from, to int) bool {
 	return allowed && (quotas == 0 || full < quotas)
 }
 
-// keep leaves what take took, and lets the quota checks without room record
-// their cost where they overdraw.
+// keep leaves what take took.
 func (e *evaluation) keep(from, to int) {
 	for i := from; i < to; i++ {
-		c, s := &e.ask.Checks[i], e.slots[i]
-		switch {
-		case !e.over[i] && c.Cost > 0:
-			s.Dirty = c.Params
-		case e.over[i] && c.Overdraw:
-			s.overdraw(c.Params, c.Cost)
-		}
-	}
-	for i := from; i < to; i++ {
-		c, st := &e.ask.Checks[i], &e.slots[i].State
-		if e.over[i] {
-			st.denied(c.Params, e.now, c.Cost, &c.Verdict)
-		} else {
-			st.allowed(c.Params, e.now, &c.Verdict)
+		if c := &e.ask.Checks[i]; !e.over[i] && c.Cost > 0 {
+			e.slots[i].keep(c.Params)
 		}
 	}
 }
 
-// rollBack undoes what take took; what denies and overdraws is then recorded.
+// rollBack undoes what take took.
 func (e *evaluation) rollBack(from, to int) {
 	for i := from; i < to; i++ {
-		c, s := &e.ask.Checks[i], e.slots[i]
-		if s.State.Algorithm == TokenBucket {
-			e.need[i] /= 1000
-		}
-		e.need[i] += c.Cost
-		if s.touched {
-			s.State.Used, s.touched = s.saved, false
-		}
+		e.slots[i].work.Used = e.slots[i].saved
 	}
+}
+
+// overdraw records what did not fit, where the check says so: in an allowed
+// request only quota checks can be meant, in a denied one all that deny.
+func (e *evaluation) overdraw(from, to int) {
 	for i := from; i < to; i++ {
-		c, s := &e.ask.Checks[i], e.slots[i]
-		if e.over[i] && c.Overdraw {
-			s.overdraw(c.Params, c.Cost)
-		}
-	}
-	for i := from; i < to; i++ {
-		c, st := &e.ask.Checks[i], &e.slots[i].State
-		if e.over[i] {
-			st.denied(c.Params, e.now, e.need[i], &c.Verdict)
-		} else {
-			st.allowed(c.Params, e.now, &c.Verdict)
+		if c := &e.ask.Checks[i]; e.over[i] && c.Overdraw {
+			e.slots[i].overdraw(c.Params, c.Cost)
 		}
 	}
 }
@@ -326,18 +332,18 @@ func (e *evaluation) rollBack(from, to int) {
 func (e *evaluation) shadow(from, to int) {
 	for i := from; i < to; i++ {
 		c, s := &e.ask.Checks[i], e.slots[i]
-		if s.State.fits(c.Params, c.Cost) {
+		if s.work.fits(c.Params, c.Cost) {
 			if c.Cost > 0 {
-				s.State.Used += s.State.amount(c.Cost)
-				s.Dirty = c.Params
+				s.work.Used += s.work.amount(c.Cost)
+				s.keep(c.Params)
 			}
-			s.State.allowed(c.Params, e.now, &c.Verdict)
+			s.work.allowed(c.Params, e.now, &c.Verdict)
 			continue
 		}
 		if c.Overdraw {
 			s.overdraw(c.Params, c.Cost)
 		}
-		s.State.denied(c.Params, e.now, c.Cost, &c.Verdict)
+		s.work.denied(c.Params, e.now, c.Cost, &c.Verdict)
 	}
 }
 
@@ -350,9 +356,6 @@ func Apply(s State, p *Params, now, cost int64) (State, Verdict) {
 	Evaluate(&a, now, now, func(*Check) *Slot { return &slot })
 	if slot.Dirty == nil {
 		return s, a.Checks[0].Verdict
-	}
-	if slot.State.Used == 0 {
-		return State{}, a.Checks[0].Verdict
 	}
 	return slot.State, a.Checks[0].Verdict
 }

@@ -45,9 +45,9 @@ type Permit struct {
 // means a new number here, in the script, and in the golden file of both.
 const Layout = 1
 
-// maxLayout is the highest number that a layout can have. Text starts higher,
-// so a foreign string is never taken for a newer layout.
-const maxLayout = 31
+// maxLayout is the highest number that a layout can have. The lowest byte of
+// text is the tab, 9, so text is never taken for a newer layout.
+const maxLayout = 8
 
 // All numbers are big-endian. Every state starts with a header:
 //
@@ -210,11 +210,12 @@ func (s *State) remainder(p *Params) int64 {
 //	x = (now - Updated) × Num + Remainder;  level -= floor(x / Den);  Remainder = x mod Den
 //
 // so that slow rates lose nothing to rounding. A clock that went back drains
-// nothing and leaves Updated where it is (invariant I4). keepExcess is for an
-// older rule with a smaller bucket: what lies above that rule's own highest
-// level stays, since the newer rule owns it.
+// nothing and leaves Updated where it is (invariant I4). With keepExcess, what
+// lies above the rule's highest level stays: a newer rule with a larger bucket
+// owns it, or it is about to become a count.
 //
-// All products stay below Exact because level <= MaxLevel.
+// All products stay below Exact: level <= MaxLevel, and dt × Num < level × Den
+// where it is formed.
 func (s *State) drain(p *Params, now int64, keepExcess bool) {
 	level, excess := s.Used, int64(0)
 	if most := p.MaxLevel(); level > most {
@@ -261,7 +262,7 @@ func (s *State) convert(p *Params, now int64) {
 	case s.Algorithm == FixedWindow && p.Algorithm == TokenBucket:
 		*s = State{Algorithm: TokenBucket, Version: s.Version, Used: min(s.Used*1000, p.MaxLevel()), Updated: now}
 	case s.Algorithm == TokenBucket && p.Algorithm == FixedWindow:
-		s.drain(p, now, false)
+		s.drain(p, now, true) // a count has no highest level
 		*s = State{Algorithm: FixedWindow, Version: s.Version, Used: ceilDiv(s.Used, 1000)}
 	}
 }

@@ -24,7 +24,7 @@
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local FIXED, BUCKET, SLIDING, LOG, PERMITS = 70, 66, 83, 76, 67
-local LAYOUT, MAX_LAYOUT, EXACT, SLACK = 1, 31, 2 ^ 53, 1000
+local LAYOUT, MAX_LAYOUT, EXACT, SLACK = 1, 8, 2 ^ 53, 1000
 local REFUND, QUOTA, SHADOW, OVERDRAW = 0, 2, 3, 4
 local ALLOW, DENY, NEVER, LATE, STALE, NEWER, UNDECIDED, NOT_EVALUATED = 0, 1, 2, 3, 4, 5, 6, 7
 
@@ -45,8 +45,8 @@ for i = 1, args[1] do
   at = at + 12
 end
 
--- load reads a stored string: a working copy, false for an absent or a foreign
--- one, or NEWER for what only a newer program may touch.
+-- load reads a stored string: a state, false for an absent or a foreign one, or
+-- NEWER for what only a newer program may touch.
 local function load(v)
   if not v then return false end
   local alg, layout = v:byte(1, 2)
@@ -73,8 +73,19 @@ local function load(v)
   return false
 end
 
--- The working copies, one for each key, made when a request first meets it.
-local slots = {}
+-- The states by the place of their key, read when a request first meets them;
+-- the rules whose writes they are; and the copies that the request at hand
+-- works on.
+local slots, dirty, copies = {}, {}, {}
+
+-- keep makes a request's copy the state of its key, for a change that rule r
+-- made. An older rule's change after a newer one's leaves the TTL to the newer.
+local function keep(s, r)
+  local k = s.key
+  local state, by = slots[k], dirty[k]
+  if not by or r.ver == s.ver or by.ver < state.ver then dirty[k] = r end
+  slots[k] = s
+end
 
 -- window_end is the end of now's window; nil outside of the boundaries.
 local function window_end(r)
@@ -90,12 +101,12 @@ local function remainder(s, r)
   return s.rest
 end
 
--- drain lets the bucket leak until now, with the remainder carried. What lies
--- above an older rule's highest level is the newer rule's and stays.
-local function drain(s, r, older)
+-- drain lets the bucket leak until now, with the remainder carried. With
+-- keep_excess, what lies above the rule's highest level stays.
+local function drain(s, r, keep_excess)
   local level, excess = s.used, 0
   if level > r.most then
-    if older then excess = level - r.most end
+    if keep_excess then excess = level - r.most end
     level = r.most
   end
   local rest = remainder(s, r)
@@ -129,36 +140,39 @@ local function convert(s, r)
     s.used, s.rest, s.updated = min(s.used * 1000, r.most), 0, now
     s.stop, s.length = 0, 0
   else
-    drain(s, r, false)
+    drain(s, r, true) -- a count has no highest level
     s.used, s.rest, s.updated = ceil(s.used / 1000), 0, 0
     s.stop, s.length = 0, 0
   end
   s.alg = r.alg
 end
 
--- prepare returns the copy of a key, brought to now and into the form that the
--- rule runs, or the verdict that says why it cannot be decided.
+-- prepare returns the request's copy of a key, brought to now and into the form
+-- that the rule runs, or the verdict that says why it cannot be decided.
 local function prepare(k, r)
-  local s = slots[k]
-  if s == nil then
-    s = load(stored[k])
-    slots[k] = s
+  local s = copies[k]
+  if not s then
+    local state = slots[k]
+    if state == nil then
+      state = load(stored[k])
+      slots[k] = state
+    end
+    if state == NEWER then return nil, NEWER end
+    s = { key = k, used = 0, stop = 0, length = 0, rest = 0, updated = 0 }
+    -- A window that has passed counts 0; a state that counts 0 is an absent one.
+    if state and state.used > 0 and (state.alg ~= FIXED or state.stop > now) then
+      s.alg, s.ver, s.used, s.stop = state.alg, state.ver, state.used, state.stop
+      s.length, s.rest, s.updated = state.length, state.rest, state.updated
+    end
+    copies[k] = s
   end
-  if s == NEWER then return nil, NEWER end
   local stop
-  if r.alg == FIXED or (s and s.alg == FIXED) then
+  if r.alg == FIXED or s.alg == FIXED then
     stop = window_end(r)
     if not stop then return nil, STALE end
   end
-  if s and s.alg == FIXED and s.stop ~= 0 and s.stop <= now then
-    s.alg = nil -- a window that has passed counts 0
-  end
-  if not s then
-    s = {}
-    slots[k] = s
-  end
   if not s.alg then
-    s.alg, s.ver, s.used, s.stop, s.length, s.rest, s.updated = r.alg, r.ver, 0, 0, 0, 0, 0
+    s.alg, s.ver = r.alg, r.ver
     if r.alg == BUCKET then s.updated = now end
   end
   local older = r.ver < s.ver
@@ -184,6 +198,11 @@ local function amount(s, cost)
   return cost
 end
 
+local function hits(s, amount)
+  if s.alg == BUCKET then return amount / 1000 end
+  return amount
+end
+
 local function budget(s, r)
   if s.alg == BUCKET then return r.cap end
   return r.limit
@@ -202,7 +221,7 @@ local function overdraw(s, r, cost)
   elseif s.used <= r.limit then
     s.used = s.used + cost
   end
-  if s.used ~= before then s.dirty = r end
+  if s.used ~= before then keep(s, r) end
 end
 
 -- refund gives back at most what was used.
@@ -211,7 +230,7 @@ local function refund(s, r, cost)
   if back > 0 then
     s.used = s.used - back
     if s.used == 0 then s.rest = 0 end
-    s.dirty = r
+    keep(s, r)
   end
 end
 
@@ -243,6 +262,7 @@ for _ = 1, args[2] do
   local not_after, refused, n = args[at], args[at + 1] == 1, args[at + 2]
   at = at + 3
   local slot, rule, cost, kind, draws, reason = {}, {}, {}, {}, {}, {}
+  copies = {}
   local unable, stale = false, false
   for i = 1, n do
     rule[i], cost[i], kind[i] = rules[args[at + 1]], args[at + 2], args[at + 3]
@@ -278,7 +298,7 @@ for _ = 1, args[2] do
     while i <= n and kind[i] < SHADOW do
       local s = slot[i]
       if not saved[s] then saved[s] = s.used end
-      need[i] = s.used - saved[s]
+      need[i] = hits(s, s.used - saved[s]) + cost[i]
       over[i] = not fits(s, rule[i], cost[i])
       if kind[i] == QUOTA then quotas = quotas + 1 end
       if not over[i] then
@@ -300,18 +320,15 @@ for _ = 1, args[2] do
       if over[j] then
         if draws[j] then overdraw(slot[j], rule[j], cost[j]) end
       elseif not refused and cost[j] > 0 then
-        slot[j].dirty = rule[j]
+        keep(slot[j], rule[j])
       end
     end
 
     for j = 1, last do
-      local s, r = slot[j], rule[j]
-      if not over[j] then
-        allowed(s, r)
-      elseif refused then
-        denied(s, r, (s.alg == BUCKET and need[j] / 1000 or need[j]) + cost[j])
+      if over[j] then
+        denied(slot[j], rule[j], need[j])
       else
-        denied(s, r, cost[j])
+        allowed(slot[j], rule[j])
       end
     end
 
@@ -323,7 +340,7 @@ for _ = 1, args[2] do
       elseif fits(s, r, cost[j]) then
         if cost[j] > 0 then
           s.used = s.used + amount(s, cost[j])
-          s.dirty = r
+          keep(s, r)
         end
         allowed(s, r)
       else
@@ -335,23 +352,21 @@ for _ = 1, args[2] do
 end
 
 -- Write what changed. An unused budget is an absent key.
-for k, s in pairs(slots) do
-  local r = s and s ~= NEWER and s.dirty
-  if r then
-    if s.used == 0 then
-      redis.call('DEL', KEYS[k])
+for k, r in pairs(dirty) do
+  local s = slots[k]
+  if s.used == 0 then
+    redis.call('DEL', KEYS[k])
+  else
+    local ttl, value
+    if s.alg == BUCKET then
+      ttl = drain_time(s, r, s.used) + SLACK
+      value = struct.pack('>BBI6I7I7I6', s.alg, LAYOUT, s.ver, s.used, s.rest, s.updated)
     else
-      local ttl, value
-      if s.alg == BUCKET then
-        ttl = drain_time(s, r, s.used) + SLACK
-        value = struct.pack('>BBI6I7I7I6', s.alg, LAYOUT, s.ver, s.used, s.rest, s.updated)
-      else
-        ttl = s.stop - now + SLACK
-        value = struct.pack('>BBI6I7I6I6', s.alg, LAYOUT, s.ver, s.used, s.stop, s.length)
-      end
-      if r.ver < s.ver then ttl = max(ttl, redis.call('PTTL', KEYS[k])) end
-      redis.call('SET', KEYS[k], value, 'PX', ttl)
+      ttl = s.stop - now + SLACK
+      value = struct.pack('>BBI6I7I6I6', s.alg, LAYOUT, s.ver, s.used, s.stop, s.length)
     end
+    if r.ver < s.ver then ttl = max(ttl, redis.call('PTTL', KEYS[k])) end
+    redis.call('SET', KEYS[k], value, 'PX', ttl)
   end
 end
 
