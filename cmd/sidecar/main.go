@@ -60,8 +60,11 @@ type exitCode int
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 type commands struct {
+	Serve   serveCmd   `cmd:"" help:"Answer Envoy's rate-limit requests until SIGTERM."`
 	Check   checkCmd   `cmd:"" help:"Check policy files, offline."`
+	Call    callCmd    `cmd:"" help:"Send one request to a rate-limit service and print the whole answer."`
 	Key     keyCmd     `cmd:"" help:"Print the store keys of a descriptor, offline."`
+	Health  healthCmd  `cmd:"" help:"Ask a rate-limit service for its health."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
@@ -69,6 +72,7 @@ type commands struct {
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	e := &env{ctx: ctx, environ: environ, stdout: stdout, stderr: stderr}
 	var cli commands
+	cli.Serve.flags, cli.Serve.Plugins = settingFlags()
 	cli.Key.flags, cli.Key.Plugins = settingFlags()
 	helped := false // kong goes on after --help unless its Exit ends the process
 	parser, err := kong.New(&cli,

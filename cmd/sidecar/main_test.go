@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -15,9 +16,10 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs testdata/*.txtar against this program. Beside testscript's
-// own commands there is:
+// own commands there are:
 //
 //	exits CODE PROGRAM ARG…    runs it and compares its exit code
+//	sigterm                    sends SIGTERM to everything in the background
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -25,7 +27,8 @@ func TestScripts(t *testing.T) {
 		RequireUniqueNames:  true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits,
+			"exits":   exits,
+			"sigterm": sigterm,
 		},
 	})
 }
@@ -45,5 +48,14 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+func sigterm(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: sigterm")
+	}
+	for _, cmd := range ts.BackgroundCmds() {
+		ts.Check(cmd.Process.Signal(syscall.SIGTERM))
 	}
 }

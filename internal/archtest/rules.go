@@ -114,6 +114,11 @@ var outsideOnlyIn = []owners{
 		packages: []string{"pkg/authority", "pkg/rls", "pkg/sidecar"},
 		why:      "the domain in the middle needs the standard library only",
 	},
+	{
+		prefixes: []string{"golang.org/x/net/netutil"},
+		packages: []string{"pkg/sidecar"},
+		why:      "it bounds the connections of the HTTP listeners",
+	},
 }
 
 // standardOnlyIn keeps the outside world out of the packages that decide: I/O belongs to the adapters and the wiring.

@@ -14,18 +14,18 @@ const maxSecret = 64 << 10
 // readSecret returns the content of store.secret_file without one line end at
 // its end, and a warning about its permissions.
 func readSecret(path string) (secret, warning string, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", "", err
+	}
+	if !info.Mode().IsRegular() { // Opening a pipe could wait for ever.
+		return "", "", &wrong{"not a file", "name a file that holds the secret"}
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return "", "", err
 	}
 	defer f.Close() //nolint:errcheck // Nothing was written.
-	info, err := f.Stat()
-	if err != nil {
-		return "", "", err
-	}
-	if !info.Mode().IsRegular() {
-		return "", "", &wrong{"not a file", "name a file that holds the secret"}
-	}
 	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	if err != nil {
 		return "", "", err
@@ -34,8 +34,8 @@ func readSecret(path string) (secret, warning string, err error) {
 		return "", "", &wrong{fmt.Sprintf("larger than %d bytes", maxSecret), "name a file that holds only the secret"}
 	}
 	// An editor or echo adds one line end; every other byte is the secret's.
-	if data = bytes.TrimSuffix(data, []byte("\n")); len(data) < int(info.Size()) {
-		data = bytes.TrimSuffix(data, []byte("\r"))
+	if line, ok := bytes.CutSuffix(data, []byte("\n")); ok {
+		data = bytes.TrimSuffix(line, []byte("\r"))
 	}
 	if len(data) == 0 {
 		return "", "", &wrong{"an empty secret", "write one into the file, or unset store.secret_file"}

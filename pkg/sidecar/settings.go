@@ -8,6 +8,9 @@ import (
 
 	"github.com/weir-rl/weir/pkg/authority"
 	"github.com/weir-rl/weir/pkg/limit"
+	"github.com/weir-rl/weir/pkg/memory"
+	"github.com/weir-rl/weir/pkg/pipeline"
+	"github.com/weir-rl/weir/pkg/rls"
 )
 
 // table is every setting there is. It is read-only.
@@ -27,7 +30,7 @@ var table = []Setting{
 		"Take the socket from the sidecar that serves it, which keeps its open connections until it ends. "+
 			"Without it a start beside a living sidecar on the same socket fails and names it.",
 		func(c *Config) *bool { return &c.RLS.TakeOver }),
-	size("rls.max_recv_msg_size", 16<<20,
+	size("rls.max_recv_msg_size", rls.DefaultMaxRecvMsgSize,
 		"The largest request. A larger one is refused before it is read, and Envoy takes that for an allow on open routes: keep it "+
 			"at least twice Envoy's header limit times the most descriptors of a route. Each call can use this much memory.",
 		64<<10, 1<<30, func(c *Config) *int { return &c.RLS.MaxRecvMsgSize }),
@@ -87,11 +90,11 @@ var table = []Setting{
 		"The longest that one attempt to connect to Redis takes. No call waits longer than its own budget.",
 		10*time.Millisecond, time.Minute, func(c *Config) *time.Duration { return &c.Store.DialTimeout }),
 
-	integer("memory.max_entries", "keys", 1_000_000,
-		"The most keys that `store.type: memory` holds. When full, new keys of a rule share one budget. A key takes about 200 bytes.",
+	integer("memory.max_entries", "keys", memory.DefaultMaxEntries,
+		"The most keys that `store.type: memory` holds. When full, new keys of a rule share one budget. A key takes about 250 bytes.",
 		1, 1<<30, func(c *Config) *int { return &c.Memory.MaxEntries }),
 
-	duration("decision.budget", 10*time.Millisecond,
+	duration("decision.budget", pipeline.DefaultBudget,
 		"The longest that a decision may wait for the store; what Envoy's deadline leaves can make it less. Then the rule's failure mode answers. "+
 			"Keep it below the timeout of Envoy's filter, 20 ms by default, or Envoy decides instead.",
 		time.Millisecond, 10*time.Second, func(c *Config) *time.Duration { return &c.Decision.Budget }),
@@ -109,7 +112,7 @@ var table = []Setting{
 	choice("log.format", "text",
 		"`text` is key=value, `json` one object a line; both on standard error.",
 		[]string{"text", "json"}, func(c *Config) *string { return &c.Log.Format }),
-	integer("metrics.values_per_rule", "values", 100,
+	integer("metrics.values_per_rule", "values", pipeline.DefaultValuesPerRule,
 		"The most different values of callers that one rule's metric labels show (`detailed_metric`, `value_to_metric`); the rest are counted as `other`.",
 		1, 10_000, func(c *Config) *int { return &c.Metrics.ValuesPerRule }),
 }

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/weir-rl/weir/pkg/sidecar"
+)
+
+type healthCmd struct {
+	Addr    string        `default:"127.0.0.1:8081" help:"The service: host:port or unix:///path. Default ${default}."`
+	Service string        `help:"The gRPC service to ask for; all of the process when left out."`
+	Timeout time.Duration `default:"1s" help:"The longest wait for the answer. Default ${default}."`
+	Wait    bool          `help:"Wait until the answer is SERVING, or the timeout ends."`
+}
+
+// Run prints the status; only SERVING is exit code 0.
+func (c *healthCmd) Run(e *env) error {
+	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
+	defer cancel()
+	if c.Wait {
+		if err := sidecar.AwaitHealthy(ctx, c.Addr, c.Service); err != nil {
+			return err
+		}
+		return e.say("%s", sidecar.Healthy)
+	}
+	status, err := sidecar.Health(ctx, c.Addr, c.Service)
+	if err != nil {
+		return err
+	}
+	if err := e.say("%s", status); err != nil {
+		return err
+	}
+	if status != sidecar.Healthy {
+		return exitCode(exitFailed)
+	}
+	return nil
+}
