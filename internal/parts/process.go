@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
@@ -132,6 +133,21 @@ func (p *Process) Stop(grace time.Duration) error {
 	case <-timer.C:
 		return errors.Join(fmt.Errorf("stop process %d: still running %v after SIGTERM", p.PID(), grace), p.Kill())
 	}
+}
+
+// WaitSocket waits until somebody accepts on a Unix socket, and gives up at once when the process, whose socket it is
+// to be, has ended.
+func (p *Process) WaitSocket(path string, limit time.Duration) error {
+	return Poll(context.Background(), limit, func() error {
+		conn, err := net.Dial("unix", path)
+		if err == nil {
+			return conn.Close()
+		}
+		if p.Ended() {
+			return Final(fmt.Errorf("process %d ended before it listened on %s: %w", p.PID(), path, p.Err()))
+		}
+		return err
+	})
 }
 
 // pollInterval is short against a server's start (50 ms and more) and long against the cost of a look.
