@@ -70,8 +70,33 @@ func Causes() []Cause {
 	return all
 }
 
-// Class is the closed set of reasons why an authority did not decide. Its
-// properties are data: see Repeatable, CountsForBreaker and Ambiguous.
+// Class is the closed set of reasons why an authority did not decide. What each
+// of them means is data:
+//
+//	class          repeatable  breaker  ambiguous
+//	none           -           -        -
+//	refused        yes         yes      -
+//	timeout        -           yes      yes
+//	late           yes         -        -
+//	overloaded     -           -        -
+//	expired        -           -        -
+//	wrong_slot     -           -        -
+//	moved          yes         -        -
+//	read_only      yes         yes      -
+//	loading        yes         yes      -
+//	out_of_memory  -           yes      -
+//	auth           -           yes      -
+//	bad_reply      -           yes      yes
+//	script         -           yes      yes
+//	topology       yes         yes      -
+//	layout         -           -        -
+//	stale          yes         -        -
+//	connection     -           yes      yes
+//	busy           -           yes      -
+//
+// Repeatable: nothing changed and the cause may be gone at once, so the call may
+// be sent again within its deadline (semantics S25). Breaker: it is a sign of a
+// primary in trouble. Ambiguous: the debit may have been executed.
 type Class uint8
 
 // The classes.
@@ -97,11 +122,7 @@ const (
 	ClassBusy              // another script blocks the store; nothing was executed
 )
 
-// classTable is the one table of what each class means.
-//
-//	repeatable: nothing changed and the cause may be gone at once, so the call may be repeated within its deadline
-//	breaker:    it says that the primary is in trouble
-//	ambiguous:  the debit may have been executed
+// classTable is the table above; a test holds the two equal.
 var classTable = [...]struct {
 	name                           string
 	repeatable, breaker, ambiguous bool
@@ -136,7 +157,7 @@ func (c Class) String() string {
 }
 
 // Repeatable says that nothing changed and that the call may be sent again
-// within its deadline (semantics S25).
+// within its deadline.
 func (c Class) Repeatable() bool { return classTable[c].repeatable }
 
 // CountsForBreaker says that the class is a sign of a primary in trouble.

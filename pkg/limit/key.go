@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"slices"
 )
 
 // Key is where the state of one check lives: a digest of everything that
@@ -77,7 +78,7 @@ func appendCount(dst []byte, n int) []byte {
 // Maker returns what makes the keys of the rule with this path and name in
 // this domain.
 func (s Scheme) Maker(domain string, path []PathLevel, name string) *KeyMaker {
-	m := &KeyMaker{levels: path, tenant: -1}
+	m := &KeyMaker{levels: slices.Clone(path), tenant: -1}
 	b := appendField(nil, s.Prefix)
 	b = appendField(b, s.Secret)
 	b = appendField(b, s.Namespace)
@@ -140,11 +141,12 @@ type PreImage struct {
 
 var errPreImage = errors.New("not the pre-image of a key")
 
-// DecodePreImage splits a pre-image into the fields that it was made of.
+// DecodePreImage splits a pre-image into the fields that it was made of. It
+// takes nothing that AppendPreImage does not write.
 func DecodePreImage(b []byte) (PreImage, error) {
 	bad := false
 	field := func() string {
-		n, w := binary.Uvarint(b)
+		n, w := uvarint(b)
 		if w <= 0 || n > uint64(len(b)-w) {
 			bad = true
 			b = nil
@@ -157,8 +159,8 @@ func DecodePreImage(b []byte) (PreImage, error) {
 	var p PreImage
 	p.Prefix, p.Secret, p.Namespace, p.Domain = field(), field(), field(), field()
 	count := []byte(field())
-	n, w := binary.Uvarint(count)
-	if bad || w != len(count) || n > uint64(len(b)) {
+	n, w := uvarint(count)
+	if bad || w <= 0 || w != len(count) || n > uint64(len(b)) {
 		return PreImage{}, errPreImage
 	}
 	for range n {
@@ -172,4 +174,13 @@ func DecodePreImage(b []byte) (PreImage, error) {
 		return PreImage{}, errPreImage
 	}
 	return p, nil
+}
+
+// uvarint is binary.Uvarint but for numbers that are longer than they need be.
+func uvarint(b []byte) (uint64, int) {
+	n, w := binary.Uvarint(b)
+	if w > 1 && b[w-1] == 0 {
+		return 0, 0
+	}
+	return n, w
 }

@@ -76,7 +76,8 @@ type Params struct {
 	Limit int64
 
 	// Window is the length of a window in milliseconds; windows begin at
-	// multiples of it since the epoch (semantics S16).
+	// multiples of it since the epoch (semantics S16). 0 < Window <= 1<<47, so
+	// that the end of a window fits into the six bytes of a stored time.
 	Window int64
 
 	// CalendarCode is the code of a calendar unit that stands for the length
@@ -120,8 +121,9 @@ func (p *Params) Budget() int64 {
 
 // Rate sets Num and Den to limit hits per window of the given milliseconds, in
 // lowest terms, and reports whether the rate is exact. It is not when
-// (MaxLevel + 1) × Den would reach Exact; then the nearest lower rate is set
-// that keeps the product below it. Capacity and OverdrawCap must be set before.
+// (MaxLevel + 1) × Den would reach Exact; then Den is the largest that keeps the
+// product below it, and Num is rounded down, but not to 0. Capacity and
+// OverdrawCap, at most MaxCost each, must be set before.
 //
 // A token bucket with an inexact rate is a load error (semantics S13); for the
 // other algorithms the rate serves only sidecars that run a stored bucket of a
@@ -216,6 +218,11 @@ const (
 	Deny
 	NotEvaluated // the request was denied elsewhere; nothing is known of this check
 )
+
+var outcomeNames = [...]string{"undecided", "allow", "deny", "not_evaluated"}
+
+// String returns the name used in logs.
+func (o Outcome) String() string { return name("outcome", outcomeNames[:], uint8(o)) }
 
 // Verdict is what is known of one check. Its zero value is undecided.
 type Verdict struct {

@@ -127,6 +127,11 @@ const (
 	Foreign             // nothing that Weir wrote: to be overwritten, counted
 )
 
+var formNames = [...]string{"known", "newer", "foreign"}
+
+// String returns the name used in logs and metrics.
+func (f Form) String() string { return name("form", formNames[:], uint8(f)) }
+
 // DecodeState reads a stored string. The State is absent unless it is Known.
 func DecodeState(b []byte) (State, Form) {
 	if len(b) < headerSize || b[0] < 'A' || b[0] > 'Z' || b[1] == 0 || b[1] > maxLayout {
