@@ -22,31 +22,55 @@ import (
 // Answer is what a rate-limit service answered, Weir or another one.
 type Answer struct{ message *rlsv3.RateLimitResponse }
 
-// Call sends one request to the rate-limit service at target, which is
-// host:port or unix:///path, in plain text, and waits for the answer until ctx
-// ends. Strings are sent as they are, valid UTF-8 or not, as Envoy does.
-// The error carries the gRPC status; a week as the unit of an override cannot
-// be sent.
-func Call(ctx context.Context, target string, r *pipeline.Request) (_ *Answer, err error) {
-	message, err := AppendRequest(nil, r)
-	if err != nil {
-		return nil, fmt.Errorf("call %s: %w", target, err)
+// Client calls one rate-limit service, Weir or another one, over one
+// connection that it opens when needed. It is safe for concurrent use.
+type Client struct {
+	conn   *grpc.ClientConn
+	target string
+}
+
+// NewClient makes a client of the service at target, which is host:port or
+// unix:///path, in plain text. It does not connect yet.
+func NewClient(target string) (*Client, error) {
+	dial := target
+	if !strings.HasPrefix(dial, "unix:") {
+		dial = "passthrough:///" + dial
 	}
-	if !strings.HasPrefix(target, "unix:") {
-		target = "passthrough:///" + target
-	}
-	conn, err := grpc.NewClient(target,
+	conn, err := grpc.NewClient(dial,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(callCodec{}), grpc.MaxCallRecvMsgSize(DefaultMaxRecvMsgSize)))
 	if err != nil {
 		return nil, fmt.Errorf("call %s: %w", target, err)
 	}
-	defer func() { _ = conn.Close() }()
+	return &Client{conn: conn, target: target}, nil
+}
+
+// Call sends one request and waits for the answer until ctx ends. Strings are
+// sent as they are, valid UTF-8 or not, as Envoy does. The error carries the
+// gRPC status; a week as the unit of an override cannot be sent.
+func (c *Client) Call(ctx context.Context, r *pipeline.Request) (*Answer, error) {
+	message, err := AppendRequest(nil, r)
+	if err != nil {
+		return nil, fmt.Errorf("call %s: %w", c.target, err)
+	}
 	a := &Answer{message: new(rlsv3.RateLimitResponse)}
-	if err := conn.Invoke(ctx, "/"+serviceName+"/"+methodName, message, a); err != nil {
-		return nil, fmt.Errorf("call %s: %w", target, err)
+	if err := c.conn.Invoke(ctx, "/"+serviceName+"/"+methodName, message, a); err != nil {
+		return nil, fmt.Errorf("call %s: %w", c.target, err)
 	}
 	return a, nil
+}
+
+// Close ends the connection, and with it the calls on it.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// Call makes one call over a connection of its own, as Client.Call does.
+func Call(ctx context.Context, target string, r *pipeline.Request) (_ *Answer, err error) {
+	c, err := NewClient(target)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = c.Close() }()
+	return c.Call(ctx, r)
 }
 
 // callCodec sends bytes and reads Answers.
@@ -114,9 +138,17 @@ func AppendRequest(b []byte, r *pipeline.Request) ([]byte, error) {
 	return e.b, nil
 }
 
-// Code is the overall code, 0 when the service left it unset, which Envoy
-// takes for OK.
-func (a *Answer) Code() pipeline.Code { return pipeline.Code(a.message.GetOverallCode()) }
+// Code is the overall code, 0 when the service left it unset or made one up,
+// which Envoy takes for OK.
+func (a *Answer) Code() pipeline.Code {
+	switch a.message.GetOverallCode() {
+	case rlsv3.RateLimitResponse_OK:
+		return pipeline.OK
+	case rlsv3.RateLimitResponse_OVER_LIMIT:
+		return pipeline.OverLimit
+	}
+	return 0
+}
 
 // Text is the whole answer for people, one fact a line, always in the same
 // order:

@@ -18,12 +18,12 @@ type call struct {
 	err      error // the message is no request
 }
 
-// reset forgets everything that the call referred to.
+// reset forgets what the call referred to.
 func (c *call) reset() {
 	c.decoder.reset()
 	checks, statuses := c.decision.Checks, c.decision.Statuses
-	clear(checks[:cap(checks)])
-	clear(statuses[:cap(statuses)])
+	clear(checks)
+	clear(statuses)
 	c.decision = pipeline.Decision{Checks: checks[:0], Statuses: statuses[:0]}
 	c.err = nil
 }

@@ -2,6 +2,7 @@ package rls_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -148,7 +149,17 @@ func (r *running) metric(t *testing.T, name string, labels ...string) float64 {
 	return 0
 }
 
-func socketIn(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "rls.sock") }
+// socketIn is a path in a directory of the test's own. t.TempDir is too long
+// for a socket where TMPDIR is long already.
+func socketIn(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "rls.sock")
+}
 
 // request is a request with one descriptor for each list of keys and values.
 func request(descriptors ...[]limit.Entry) *pipeline.Request {

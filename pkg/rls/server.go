@@ -49,10 +49,10 @@ const (
 // for almost every call. It bounds what one connection can have unread.
 const window = 1 << 20
 
-// minPing is how often a peer may ping. The peer is our own Envoy; grpc's
-// default of five minutes would close the connection of one with
-// connection_keepalive, and fail its calls.
-const minPing = time.Millisecond
+// minPing is how often a peer may ping: as it likes. The peer is our own Envoy;
+// grpc's default of five minutes, which 0 means, would close the connection of
+// one with connection_keepalive, and fail its calls.
+const minPing = time.Nanosecond
 
 // stopGrace is how long handlers get to return after their connections were
 // cut off. They end with their contexts.
@@ -89,7 +89,7 @@ type Config struct {
 	TakeOver bool
 
 	// MaxRecvMsgSize bounds one request, in bytes; 0 means
-	// DefaultMaxRecvMsgSize. Every call can use twice as much memory.
+	// DefaultMaxRecvMsgSize. Every call can use three times as much memory.
 	MaxRecvMsgSize int
 
 	// StreamWorkers is the number of goroutines that are kept for calls; 0
@@ -133,7 +133,8 @@ type Server struct {
 	tcp  net.Listener
 	unix *unixListener
 
-	stopping chan struct{} // closed by Stop
+	stopping context.Context // ends when Stop begins
+	stopNow  context.CancelFunc
 	stopOnce sync.Once
 }
 
@@ -153,10 +154,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, deps: deps, log: deps.Logger,
-		health:   health.NewServer(),
-		stopping: make(chan struct{}),
-		faults:   rate.Sometimes{First: 3, Interval: 10 * time.Second},
+		health: health.NewServer(),
+		faults: rate.Sometimes{First: 3, Interval: 10 * time.Second},
 	}
+	s.stopping, s.stopNow = context.WithCancel(context.Background())
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -283,7 +284,7 @@ func (s *Server) Stop(ctx context.Context) error {
 
 func (s *Server) stop(ctx context.Context) error {
 	s.health.Shutdown()
-	close(s.stopping)
+	s.stopNow()
 	var errs []error
 	if s.unix != nil {
 		// Before the listener is closed, since only an open one keeps its

@@ -2,7 +2,6 @@ package rls
 
 import (
 	"context"
-	"errors"
 	"runtime/debug"
 	"time"
 
@@ -158,21 +157,11 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 			err = errPanic
 		}
 	}()
-	ctx, cancel := context.WithCancelCause(ss.Context())
-	defer cancel(nil)
-	ended := make(chan struct{})
-	defer close(ended)
-	go func() {
-		select {
-		case <-s.stopping:
-			cancel(errStopping)
-		case <-ended:
-		}
-	}()
+	ctx, cancel := context.WithCancel(ss.Context())
+	defer cancel()
+	defer context.AfterFunc(s.stopping, cancel)()
 	return next(srv, &streamWithContext{ServerStream: ss, ctx: ctx})
 }
-
-var errStopping = errors.New("rls: the server stops")
 
 type streamWithContext struct {
 	grpc.ServerStream
