@@ -275,3 +275,18 @@ func TestEmptySet(t *testing.T) {
 		t.Errorf("Compile(nil) with AllowEmpty = %v, %v; want an empty set", set, faults)
 	}
 }
+
+// TestFaultFitsALine: texts of a file are cut and escaped where a fault
+// repeats them, since faults go to terminals and logs.
+func TestFaultFitsALine(t *testing.T) {
+	data := rateLimit(`requests_per_unit: 1, unit: "a\e[2J\n` + strings.Repeat("x", 10_000) + `"`)
+	_, faults := policy.Compile([]*policy.File{policy.Parse("f.yaml", []byte(data))}, policy.Options{})
+	errs := faults.Of(policy.SeverityError)
+	if len(errs) != 1 {
+		t.Fatalf("errors = %v, want one", errs)
+	}
+	text := errs[0].Error()
+	if want := `invalid rate limit unit 'a\x1b[2J\nxxx`; !strings.Contains(text, want) || len(text) > 1000 {
+		t.Errorf("fault = %s\nwant it short, with %s", text, want)
+	}
+}

@@ -127,3 +127,32 @@ descriptors:
 		t.Error("values under share_threshold have keys of their own")
 	}
 }
+
+// TestKeysOfTenants: the scheme's tenant entry tags the keys of the rules that
+// have it on their path, but not under share_threshold, where it says nothing.
+func TestKeysOfTenants(t *testing.T) {
+	set := mustCompile(t, policy.Options{Scheme: limit.Scheme{TenantEntry: "tenant"}}, `
+domain: d
+descriptors:
+  - key: tenant
+    rate_limit: {unit: day, requests_per_unit: 1}
+    descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 1}
+  - key: tenant
+    value: trial-*
+    share_threshold: true
+    rate_limit: {unit: day, requests_per_unit: 1}
+`)
+	key := func(words ...string) limit.Key {
+		e := entries(words)
+		return set.Domain("d").Match(e).Key(e)
+	}
+	atlas, user := key("tenant=atlas"), key("tenant=atlas", "user=U-17")
+	if !atlas.Tagged || atlas.Tag != user.Tag || atlas.Tag == key("tenant=birch").Tag {
+		t.Error("the keys of one tenant do not have its own tag")
+	}
+	if key("user=U-17").Tagged || key("tenant=trial-1").Tagged {
+		t.Error("a key without a tenant of its own is tagged")
+	}
+}

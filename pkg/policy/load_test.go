@@ -3,6 +3,7 @@ package policy_test
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -122,5 +123,20 @@ func TestDigest(t *testing.T) {
 		if compile(a, b) == compile(other...) {
 			t.Errorf("other files have the same digest")
 		}
+	}
+}
+
+// TestLoadPathsTooMany: a path such as / ends in a fault, not in a walk over
+// everything.
+func TestLoadPathsTooMany(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 10_001 {
+		if err := os.Mkdir(filepath.Join(dir, strconv.Itoa(i)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, faults := policy.Load([]string{dir}, policy.Options{AllowEmpty: true})
+	if len(faults) != 1 || faults[0].Code != policy.CodeUnreadable || faults[0].File != dir {
+		t.Errorf("faults = %v, want one of %s", faults, dir)
 	}
 }

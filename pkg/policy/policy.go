@@ -3,9 +3,13 @@
 //
 // Loading is pure but for LoadFile and LoadPaths, and strict: every fault of
 // every file is reported at once with file, line, path, value and mend, and a
-// set with one error does not exist. What the peer loads and ignores is a
-// warning. A Set never changes after Compile, so any number of goroutines may
-// read it.
+// set with one error does not exist. What the peer loads, loads here to the
+// same effect; what it ignores is a warning. The knowing differences: key and
+// value are matched as a pair and never joined, so a key k_v and a key k with
+// the value v are two descriptors; files load in name order instead of a
+// random one, without those whose name begins with a dot; files are bounded
+// (MaxFileSize, MaxDepth, MaxNodes). A Set never changes after Compile, so any
+// number of goroutines may read it.
 package policy
 
 import "github.com/weir-rl/weir/pkg/limit"

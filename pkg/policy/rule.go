@@ -57,6 +57,11 @@ func (c *compiler) rule(domain *Domain, levels []Level, name string, d *descript
 		File: c.file.Name, Line: d.at.line,
 	}
 	r.prepareLabel()
+	path := make([]limit.PathLevel, len(levels))
+	for i, v := range levels {
+		path[i] = limit.PathLevel{Key: v.Key, Value: v.Value, Shared: v.Shared}
+	}
+	r.keys = c.opts.Scheme.Maker(r.Domain, path, r.Name)
 	for i, x := range l.replaces {
 		p := l.path.field("replaces").element(i)
 		if x.bad {
@@ -110,11 +115,6 @@ func (c *compiler) rule(domain *Domain, levels []Level, name string, d *descript
 		c.mode.add(d.at, l.path)
 	}
 	r.Params = c.params(r, l)
-	path := make([]limit.PathLevel, len(levels))
-	for i, v := range levels {
-		path[i] = limit.PathLevel{Key: v.Key, Value: v.Value, Shared: v.Shared}
-	}
-	r.keys = c.opts.Scheme.Maker(r.Domain, path, r.Name)
 	return r
 }
 
