@@ -75,8 +75,9 @@ type Status struct {
 type Decision struct {
 	Request *Request
 
-	// Set is the policy set that Decide found in force. It is nil when there
-	// was none yet; the caller then answers with an RPC error (semantics S1).
+	// Set is the policy set to decide by. Decide takes the one in force where
+	// the caller has not done so; when it is still nil then, the caller answers
+	// with an RPC error (semantics S1).
 	Set *policy.Set
 
 	// Checks are the request's checks in the order of their kinds. A check's

@@ -67,7 +67,7 @@ type Authority interface {
 // Deps are what a Pipeline needs from its process.
 type Deps struct {
 	// Policy returns the set in force, nil until a first one is loaded. It is
-	// called once for each request.
+	// called once for each request that does not bring its Set.
 	Policy func() *policy.Set
 
 	Authority  Authority
@@ -125,7 +125,10 @@ func (p *Pipeline) Prepare(set *policy.Set) { p.metrics.prepare(set) }
 // returns nothing. The numbers are those of docs/ARCHITECTURE.md; 1 and 9 are
 // the caller's as well, which decodes and encodes.
 func (p *Pipeline) Decide(ctx context.Context, d *Decision) {
-	if d.Set = p.policy(); d.Set == nil {
+	if d.Set == nil {
+		d.Set = p.policy()
+	}
+	if d.Set == nil {
 		d.withoutPolicy()
 		return
 	}

@@ -35,7 +35,8 @@ var update = flag.Bool("update", false, "rewrite the expected output of testdata
 //	store CLASS          the store answers nothing but this class; none: it answers
 //	store layout RULE…   the keys of these rules have a newer layout
 //	call DOMAIN [hits=n] [xN]   N equal requests, one descriptor in each line that follows:
-//	                     key=value,key=value [hits=n] [negative] [limit=n/unit]
+//	                     key=value,key=value [hits=n] [negative] [limit=n/unit],
+//	                     values with Go's escapes; "=" is one without entries
 //	metrics              the counters of the pipeline that are not zero
 //
 // The output of a call is one line for each request: code, the rule named with
@@ -239,6 +240,12 @@ func descriptor(t testing.TB, line string) (d pipeline.Descriptor) {
 	fields := strings.Fields(line)
 	for _, kv := range strings.Split(fields[0], ",") {
 		k, v, _ := strings.Cut(kv, "=")
+		if k == "" {
+			continue // a descriptor without entries
+		}
+		if u, err := strconv.Unquote(`"` + v + `"`); err == nil {
+			v = u
+		}
 		d.Entries = append(d.Entries, limit.Entry{Key: k, Value: v})
 	}
 	for _, f := range fields[1:] {
