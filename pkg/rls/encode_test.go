@@ -151,7 +151,12 @@ func TestHint(t *testing.T) {
 	for _, c := range []struct {
 		retry, seconds, millis int64
 	}{
-		{0, 1, 1}, {1, 1, 1}, {999, 1, 999}, {1000, 1, 1000}, {1001, 2, 1001}, {60_000, 60, 60_000},
+		{0, 1, 1},
+		{1, 1, 1},
+		{999, 1, 999},
+		{1000, 1, 1000},
+		{1001, 2, 1001},
+		{60_000, 60, 60_000},
 		{math.MaxInt64, math.MaxInt64/1000 + 1, math.MaxInt64},
 	} {
 		d := &pipeline.Decision{Code: pipeline.OverLimit, Retry: c.retry}

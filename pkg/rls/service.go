@@ -95,7 +95,7 @@ func (s *Server) answer(ctx context.Context, c *call, receive func(any) error) (
 	switch {
 	case d.Code != pipeline.OK && d.Code != pipeline.OverLimit:
 		// Envoy would take an answer without a code for an allow.
-		s.fault("no code was decided", "cause", d.Cause.String())
+		s.faults.Do(func() { s.log.Error("no code was decided", "cause", d.Cause.String()) })
 		return 0, nil, errPanic
 	case d.Code == pipeline.OverLimit && d.Unavailable && s.cfg.UnavailableAs == ByError:
 		return 0, nil, errUnavailable
@@ -105,7 +105,7 @@ func (s *Server) answer(ctx context.Context, c *call, receive func(any) error) (
 	*buf = b
 	if dropped > 0 {
 		s.metrics.headersDropped.Add(float64(dropped))
-		s.fault("response headers were dropped", "count", dropped)
+		s.faults.Do(func() { s.log.Error("response headers were dropped", "count", dropped) })
 	}
 	return d.Code, (*answer)(buf), nil
 }
@@ -127,14 +127,10 @@ func (s *Server) request(c *call, receive func(any) error) error {
 	return nil
 }
 
-// fault logs a fault of Weir, but not with every call.
-func (s *Server) fault(text string, args ...any) {
-	s.faults.Do(func() { s.log.Error(text, args...) })
-}
-
+// panicked counts a panic, and logs it unless it repeats with every call.
 func (s *Server) panicked(service string, p any) {
 	s.metrics.panics.Inc()
-	s.fault("a call panicked", "service", service, "panic", p, "stack", string(debug.Stack()))
+	s.faults.Do(func() { s.log.Error("a call panicked", "service", service, "panic", p, "stack", string(debug.Stack())) })
 }
 
 // unary guards the calls of health.

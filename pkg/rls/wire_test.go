@@ -160,8 +160,12 @@ func (f *frames) call(t *testing.T, message []byte) {
 	f.next += 2
 	f.block.Reset()
 	for _, h := range [][2]string{
-		{":method", "POST"}, {":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"},
-		{":authority", "rls"}, {":scheme", "http"}, {"te", "trailers"}, {"content-type", "application/grpc"},
+		{":method", "POST"},
+		{":path", "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"},
+		{":authority", "rls"},
+		{":scheme", "http"},
+		{"te", "trailers"},
+		{"content-type", "application/grpc"},
 	} {
 		if err := f.encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
 			t.Fatal(err)
