@@ -7,7 +7,9 @@
 // full, new keys of a rule share one bucket of that rule (semantics S28), so
 // they are limited too early, never too late: no state that means anything is
 // ever evicted, and fresh keys reset nobody's budget. It holds at most
-// MaxEntries states and one for each rule, about 250 bytes each.
+// MaxEntries states, about 250 bytes each, and one for each rule, or for each
+// revision of a rule that still means anything: a rule whose numbers changed
+// begins with a new shared bucket.
 //
 // A Store is safe for concurrent use.
 package memory

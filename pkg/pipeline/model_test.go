@@ -79,8 +79,10 @@ func (m *model) check(req *pipeline.Request, i int, r *policy.Rule) *modelCheck 
 	d := &req.Descriptors[i]
 	length := r.Params.Window
 	end := m.world.now - m.world.now%length + length
-	c := &modelCheck{index: i, rule: r, end: end, reset: -1, wait: never,
-		key: fmt.Sprint(r.ID, "=", d.Entries[0].Value, "@", end)}
+	c := &modelCheck{
+		index: i, rule: r, end: end, reset: -1, wait: never,
+		key: fmt.Sprint(r.ID, "=", d.Entries[0].Value, "@", end),
+	}
 	bad := d.HasHits && d.Hits > math.MaxUint32
 	switch {
 	case d.Negative && !bad:

@@ -147,6 +147,9 @@ func (f *family) of(rule *policy.Rule, entries []limit.Entry) *series {
 	label = clean(label)
 	f.mu.RLock()
 	s := f.byValue[label]
+	if s == nil && len(f.byValue) >= f.registry.values {
+		s = f.byValue[otherValues]
+	}
 	f.mu.RUnlock()
 	if s != nil {
 		return s
