@@ -15,12 +15,12 @@ import (
 const exitOverLimit = 3
 
 type callCmd struct {
-	Addr           string        `default:"127.0.0.1:8081" help:"The service: host:port or unix:///path. Default ${default}."`
+	Addr           string        `default:"127.0.0.1:8081" placeholder:"${default}" help:"The service: host:port or unix:///path."`
 	Domain         string        `required:"" help:"The domain of the request."`
 	Descriptor     []string      `required:"" sep:"none" placeholder:"K=V,K=V" help:"${descriptor_help} Can be repeated."`
 	Hits           uint32        `help:"hits_addend of the request; 0 leaves it out, which means 1."`
 	DescriptorHits []string      `name:"descriptor-hits" sep:"none" placeholder:"N" help:"A descriptor's own hits_addend; the first is for the first descriptor, and so on. 0 is a peek, a negative number gives back, - leaves it out."`
-	Timeout        time.Duration `default:"1s" help:"The longest wait for the answer. Default ${default}."`
+	Timeout        time.Duration `default:"1s" help:"The longest wait for the answer."`
 	ExitCode       bool          `name:"exit-code" help:"End with exit code 3 for OVER_LIMIT. Otherwise every answer is exit code 0."`
 }
 

@@ -55,7 +55,7 @@ func settingFlags() (func() settings, kong.Plugins) {
 		if s.IsBoolean() {
 			typ = reflect.TypeFor[boolFlag]()
 		}
-		help, _, _ := strings.Cut(s.Doc, ". ")
+		help, _, _ := strings.Cut(strings.ReplaceAll(s.Doc, "`", ""), ". ")
 		help = strings.TrimSuffix(help, ".") + "."
 		if s.Default != "" {
 			help += " Default " + s.Default + "."
@@ -64,7 +64,7 @@ func settingFlags() (func() settings, kong.Plugins) {
 			Name: "F" + strconv.Itoa(i),
 			Type: typ,
 			Tag: reflect.StructTag(fmt.Sprintf("name:%q placeholder:%q group:%q help:%q",
-				s.Path, strings.ToUpper(strings.ReplaceAll(s.Type, ", ", "|")), "Settings", help)),
+				s.Path, placeholder(s), "Settings", help)),
 		}
 	}
 	target := reflect.New(reflect.StructOf(fields))
@@ -85,6 +85,17 @@ func settingFlags() (func() settings, kong.Plugins) {
 		return m
 	}
 	return given, kong.Plugins{target.Interface()}
+}
+
+// placeholder stands for the value in the help: the choices, or the type.
+func placeholder(s *sidecar.Setting) string {
+	switch {
+	case strings.Contains(s.Type, ", "):
+		return strings.ReplaceAll(s.Type, ", ", "|")
+	case s.List:
+		return "TEXT,TEXT"
+	}
+	return strings.ToUpper(strings.ReplaceAll(s.Type, " ", "-"))
 }
 
 // maxSettingsFile is far above any file of settings: a larger one is a

@@ -8,9 +8,9 @@ import (
 )
 
 type healthCmd struct {
-	Addr    string        `default:"127.0.0.1:8081" help:"The service: host:port or unix:///path. Default ${default}."`
+	Addr    string        `default:"127.0.0.1:8081" placeholder:"${default}" help:"The service: host:port or unix:///path."`
 	Service string        `help:"The gRPC service to ask for; all of the process when left out."`
-	Timeout time.Duration `default:"1s" help:"The longest wait for the answer. Default ${default}."`
+	Timeout time.Duration `default:"1s" help:"The longest wait for the answer."`
 	Wait    bool          `help:"Wait until the answer is SERVING, or the timeout ends."`
 }
 

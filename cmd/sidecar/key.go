@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/weir-rl/weir/pkg/policy"
 )
 
 type keyCmd struct {
@@ -66,6 +69,10 @@ func (c *keyCmd) Run(e *env) error {
 // refuse prints all faults and ends the command.
 func (e *env) refuse(faults []error) error {
 	for _, f := range faults {
+		if p := (policy.Fault{}); errors.As(f, &p) {
+			e.complain(faultLine(p))
+			continue
+		}
 		e.complain(f)
 	}
 	e.complain(fmt.Sprintf("%d %s", len(faults), plural(len(faults), "fault")))

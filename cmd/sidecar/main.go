@@ -27,12 +27,19 @@ const (
 func main() { os.Exit(process()) }
 
 // process is main with an exit code, for tests that run this program as
-// themselves.
+// themselves. The first signal ends what runs in its own order; a second one
+// ends the process at once.
 func process() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// After the first signal the next one is not caught, so it ends the
-	// process at once.
-	context.AfterFunc(ctx, stop)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	// Not signal.NotifyContext: a second signal must count however soon it
+	// follows the first.
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		cancel(fmt.Errorf("received %s", <-signals))
+		<-signals
+		os.Exit(exitFailed)
+	}()
 	return run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
 }
 
@@ -51,7 +58,7 @@ func (e *env) say(format string, args ...any) error {
 
 // complain writes one line to standard error.
 func (e *env) complain(line any) {
-	fmt.Fprintln(e.stderr, line) //nolint:errcheck // There is nowhere left to say so.
+	fmt.Fprintln(e.stderr, line)
 }
 
 // exitCode is the error of a subcommand that has said everything already.

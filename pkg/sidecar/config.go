@@ -34,7 +34,14 @@ type RLSConfig struct {
 	Unix           UnixConfig
 	TakeOver       bool
 	MaxRecvMsgSize int
+	UnavailableAs  string
 }
+
+// The forms of a denial that is the limiter's own fault (semantics S34).
+const (
+	UnavailableAsMetadata = "metadata"
+	UnavailableAsError    = "grpc_error"
+)
 
 // UnixConfig is the service's Unix socket.
 type UnixConfig struct {

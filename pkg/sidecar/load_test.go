@@ -114,7 +114,7 @@ func TestEveryDefaultRoundTrips(t *testing.T) {
 
 func TestLoadSetsTheConfig(t *testing.T) {
 	settings, faults := sidecar.Load(sidecar.Inputs{File: "sidecar.yaml", Data: []byte(`
-rls: {tcp: "", unix: {path: /run/x.sock, mode: 0600}, take_over: true, max_recv_msg_size: 1MiB}
+rls: {tcp: "", unix: {path: /run/x.sock, mode: 0600}, take_over: true, max_recv_msg_size: 1MiB, unavailable_as: grpc_error}
 ops: {address: ":0"}
 admin: {address: "[::1]:0"}
 policy: {paths: [a, b], merge_domains: true, allow_empty: true}
@@ -130,7 +130,10 @@ metrics: {values_per_rule: 3}
 		t.Fatal(faults)
 	}
 	want := sidecar.Config{
-		RLS:            sidecar.RLSConfig{Unix: sidecar.UnixConfig{Path: "/run/x.sock", Mode: 0o600}, TakeOver: true, MaxRecvMsgSize: 1 << 20},
+		RLS: sidecar.RLSConfig{
+			Unix: sidecar.UnixConfig{Path: "/run/x.sock", Mode: 0o600}, TakeOver: true, MaxRecvMsgSize: 1 << 20,
+			UnavailableAs: sidecar.UnavailableAsError,
+		},
 		Ops:            sidecar.HTTPConfig{Address: ":0"},
 		Admin:          sidecar.HTTPConfig{Address: "[::1]:0"},
 		Policy:         sidecar.PolicyConfig{Paths: []string{"a", "b"}, MergeDomains: true, AllowEmpty: true},

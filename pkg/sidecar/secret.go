@@ -25,7 +25,7 @@ func readSecret(path string) (secret, warning string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	defer f.Close() //nolint:errcheck // Nothing was written.
+	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	if err != nil {
 		return "", "", err

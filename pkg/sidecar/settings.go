@@ -34,9 +34,14 @@ var table = []Setting{
 		"The largest request. A larger one is refused before it is read, and Envoy takes that for an allow on open routes: keep it "+
 			"at least twice Envoy's header limit times the most descriptors of a route. Each call can use this much memory.",
 		64<<10, 1<<30, func(c *Config) *int { return &c.RLS.MaxRecvMsgSize }),
+	choice("rls.unavailable_as", UnavailableAsMetadata,
+		"How a denial that is not the caller's fault (the store cannot answer, an overload) is told to Envoy. `metadata`: as OVER_LIMIT with `deny_as` in the "+
+			"dynamic metadata, which Envoy's `local_reply_config` turns into a 503. `grpc_error`: as the gRPC status UNAVAILABLE, for an Envoy whose configuration "+
+			"cannot be changed; it has no headers and no body, and Envoy allows the request unless its filter has `failure_mode_deny: true`.",
+		[]string{UnavailableAsMetadata, UnavailableAsError}, func(c *Config) *string { return &c.RLS.UnavailableAs }),
 
-	text("ops.address", typeAddress, "0.0.0.0:9090",
-		"Where `/healthz`, `/readyz` and `/metrics` are served, for the kubelet and Prometheus. Empty: nowhere.",
+	text("ops.address", typeAddress, ":9090",
+		"Where `/healthz`, `/readyz` and `/metrics` are served, for the kubelet and Prometheus. Without a host it is on every address, IPv4 and IPv6. Empty: nowhere.",
 		func(c *Config) *string { return &c.Ops.Address }, optionalAddress),
 	text("admin.address", typeAddress, "127.0.0.1:9091",
 		"Where `/debug/pprof/`, `/config` and `/policy` are served. Must be a loopback address, since whoever reaches it may read "+

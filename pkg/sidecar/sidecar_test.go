@@ -18,8 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/weir-rl/weir/pkg/limit"
 	"github.com/weir-rl/weir/pkg/pipeline"
@@ -117,7 +119,7 @@ func get(t *testing.T, url string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end
+	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -125,13 +127,17 @@ func get(t *testing.T, url string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
+func request(user string) *pipeline.Request {
+	return &pipeline.Request{Domain: "api", Descriptors: []pipeline.Descriptor{
+		{Entries: []limit.Entry{{Key: "user", Value: user}}},
+	}}
+}
+
 func call(t *testing.T, target, user string) *rls.Answer {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	a, err := rls.Call(ctx, target, &pipeline.Request{Domain: "api", Descriptors: []pipeline.Descriptor{
-		{Entries: []limit.Entry{{Key: "user", Value: user}}},
-	}})
+	a, err := rls.Call(ctx, target, request(user))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,6 +252,17 @@ func TestStartsWithoutRedis(t *testing.T) {
 	if err := r.end(t); err != nil {
 		t.Errorf("Run() = %v", err)
 	}
+
+	// The other form is an error, which this Envoy takes for what its filter says.
+	c.RLS.UnavailableAs = sidecar.UnavailableAsError
+	r = run(t, sidecar.Options{Config: c})
+	_, err := rls.Call(t.Context(), r.Addrs().TCP, request("ann"))
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("with grpc_error: %v, want UNAVAILABLE", err)
+	}
+	if err := r.end(t); err != nil {
+		t.Errorf("Run() = %v", err)
+	}
 }
 
 func TestMetricsAreNamedWell(t *testing.T) {
@@ -280,7 +297,7 @@ func TestDrainsUntilEnvoyHasGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // closed below
+	defer conn.Close()
 	health := func() healthpb.HealthCheckResponse_ServingStatus {
 		resp, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
 		if err != nil {
@@ -332,7 +349,7 @@ func TestDrainDelayEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // the test is over
+	defer conn.Close()
 	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +369,7 @@ func TestAddressInUse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer taken.Close() //nolint:errcheck // the test is over
+			defer taken.Close()
 			c := config(t, twoAYear)
 			set(&c, taken.Addr().String())
 			s, err := sidecar.New(sidecar.Options{Config: c})

@@ -28,12 +28,17 @@ func (s *Sidecar) wire(set *policy.Set, now func() time.Time) error {
 	})
 	decide.Prepare(set)
 	s.publish(set, now())
+	unavailable := rls.ByMetadata
+	if s.cfg.RLS.UnavailableAs == UnavailableAsError {
+		unavailable = rls.ByError
+	}
 	s.service, err = rls.New(rls.Config{
 		TCP:            s.cfg.RLS.TCP,
 		Unix:           s.cfg.RLS.Unix.Path,
 		UnixMode:       s.cfg.RLS.Unix.Mode,
 		TakeOver:       s.cfg.RLS.TakeOver,
 		MaxRecvMsgSize: s.cfg.RLS.MaxRecvMsgSize,
+		UnavailableAs:  unavailable,
 	}, rls.Deps{
 		Decide:     decide.Decide,
 		Set:        s.set.Load,
@@ -45,6 +50,7 @@ func (s *Sidecar) wire(set *policy.Set, now func() time.Time) error {
 
 func (s *Sidecar) newStore(now func() time.Time) (store, error) {
 	if s.cfg.Store.Type == StoreMemory {
+		s.log.Warn("budgets are kept in this process alone: N sidecars admit N times each limit", "store", StoreMemory)
 		return inMemory{memory.New(memory.Config{MaxEntries: s.cfg.Memory.MaxEntries}, steady(now()), s.registry)}, nil
 	}
 	return authority.New(authority.Config{
