@@ -148,9 +148,19 @@ func New(cfg Config, deps Deps) (*Redis, error) {
 			}
 			return (float64(offset) - float64(now().UnixMilli()) + float64(at.Milliseconds())) / 1000
 		})
+	quiet.Do(func() { redis.SetLogger(discard{}) })
 	r.client = redis.NewClient(r.options(opt, cfg))
 	return r, nil
 }
+
+// quiet silences go-redis, which has one logger for all clients and writes a
+// line to stderr for each failed dial. Every failure reaches noteState, which
+// logs changes only.
+var quiet sync.Once
+
+type discard struct{}
+
+func (discard) Printf(context.Context, string, ...any) {}
 
 // options makes go-redis do exactly one attempt inside the caller's deadline:
 // it retries by default, and a repeated debit is a double debit.
