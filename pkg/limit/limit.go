@@ -77,7 +77,7 @@ type Params struct {
 
 	// Window is the length of a window in milliseconds; windows begin at
 	// multiples of it since the epoch (semantics S16). 0 < Window <= 1<<47, so
-	// that the end of a window fits into the six bytes of a stored time.
+	// that until the year 6429 its end fits into the six bytes of a stored time.
 	Window int64
 
 	// CalendarCode is the code of a calendar unit that stands for the length

@@ -3,7 +3,6 @@ package limit_test
 import (
 	"flag"
 	"fmt"
-	"testing"
 
 	"github.com/weir-rl/weir/pkg/limit"
 )
@@ -71,13 +70,19 @@ func text(v limit.Verdict) string {
 // store is an authority as simple as it gets: what is stored are bytes, and
 // they are gone when their time is over.
 type store struct {
-	tb     testing.TB
+	tb     tb
 	values map[limit.Key]string
 	expiry map[limit.Key]int64
 }
 
+// tb is what tests, fuzzed and rapid ones have in common.
+type tb interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
 // newStore returns an empty store.
-func newStore(tb testing.TB) *store {
+func newStore(tb tb) *store {
 	return &store{tb: tb, values: map[limit.Key]string{}, expiry: map[limit.Key]int64{}}
 }
 
