@@ -93,9 +93,7 @@ func (s Scheme) Maker(domain string, path []PathLevel, name string) *KeyMaker {
 	}
 	m.static = appendField(b, name)
 	if m.tenant >= 0 {
-		t := appendField(nil, s.Prefix)
-		t = appendField(t, s.Secret)
-		m.tag = appendField(t, s.Namespace)
+		m.tag = appendField(appendField(nil, s.Secret), s.Namespace)
 	}
 	return m
 }
