@@ -101,9 +101,12 @@ func (f *flight) deadline() time.Time {
 	return last
 }
 
+// dropExpired leaves those who still wait. Nothing of the call before was
+// executed.
 func (f *flight) dropExpired() {
 	now, n := time.Now(), 0
 	for _, w := range f.batch {
+		w.sent.Store(false)
 		if w.expired(now) {
 			f.r.fail(w, limit.ClassExpired)
 			continue
@@ -190,7 +193,7 @@ func (f *flight) deliver() {
 			}
 		}
 		if class != limit.ClassNone {
-			f.r.metrics.failed(class)
+			f.r.metrics.failed(class, true)
 		}
 		w.complete(class)
 	}
@@ -231,8 +234,14 @@ func (c *debitCmd) Args() []any {
 	offset, _ := f.r.offset.estimate(c.sent)
 	f.args.reset()
 	for _, w := range f.batch {
+		// In this order: who leaves without seeing sent was seen to have left,
+		// and so goes along only to be answered late.
 		w.sent.Store(true)
-		f.args.add(w.ask, f.r.notAfter(w.ask, offset))
+		notAfter := int64(0)
+		if !w.claimed.Load() {
+			notAfter = f.r.notAfter(w.ask, offset)
+		}
+		f.args.add(w.ask, notAfter)
 		c.checks += len(w.ask.Checks)
 	}
 	c.args = f.args.build(len(f.batch), c.sent.Milliseconds()+offset)

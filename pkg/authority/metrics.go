@@ -72,10 +72,11 @@ func newMetrics(reg prometheus.Registerer, queue func() float64, offset func() f
 	return m
 }
 
-// failed counts one request that the store did not decide.
-func (m *metrics) failed(class limit.Class) {
+// failed counts one request that the store did not decide; sent says that the
+// call that carried it may have been written.
+func (m *metrics) failed(class limit.Class, sent bool) {
 	m.errors[class].Inc()
-	if class.Ambiguous() {
+	if sent && class.Ambiguous() {
 		m.ambiguous.Inc()
 	}
 }

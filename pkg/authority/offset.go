@@ -37,7 +37,7 @@ func (s offsetSample) worth(now time.Duration) int64 {
 		return s.value
 	}
 	if age := now - s.at; age > sampleLife {
-		return s.value - int64(age)*driftPPM/1_000_000/int64(time.Millisecond) - 1
+		return s.value - age.Milliseconds()*driftPPM/1_000_000 - 1
 	}
 	return s.value
 }

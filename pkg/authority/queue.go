@@ -67,13 +67,12 @@ func (q *queue) put(w *waiter, again bool) bool {
 		if len(q.waiting) >= q.limit || q.total+len(w.ask.Checks) > q.limit {
 			return false
 		}
-		for i := range w.ask.Checks {
-			if q.keys[w.ask.Checks[i].Key] >= max(1, q.limit/4) {
-				return false
-			}
-		}
 	}
 	q.countLocked(w, 1)
+	if !again && q.hogsLocked(w) {
+		q.countLocked(w, -1)
+		return false
+	}
 	if again {
 		// What was late or stale has waited already: it goes first.
 		q.waiting = append([]*waiter{w}, q.waiting...)
@@ -82,6 +81,27 @@ func (q *queue) put(w *waiter, again bool) bool {
 	}
 	q.signal()
 	return true
+}
+
+// hogsLocked says that a key of w, which is counted already, takes more than
+// its share: a quarter, though a request that alone has more may wait alone.
+func (q *queue) hogsLocked(w *waiter) bool {
+	for i := range w.ask.Checks {
+		k := w.ask.Checks[i].Key
+		if q.keys[k] <= max(1, q.limit/4) {
+			continue
+		}
+		own := 0
+		for j := range w.ask.Checks {
+			if w.ask.Checks[j].Key == k {
+				own++
+			}
+		}
+		if q.keys[k] > own {
+			return true
+		}
+	}
+	return false
 }
 
 func (q *queue) signal() {

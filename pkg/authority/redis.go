@@ -259,7 +259,7 @@ func (r *Redis) fail(w *waiter, class limit.Class) {
 		return
 	}
 	w.giveUp(class)
-	r.metrics.failed(class)
+	r.metrics.failed(class, w.sent.Load())
 	w.complete(class)
 }
 
@@ -284,9 +284,8 @@ var calls = sync.Pool{New: func() any {
 
 // Debit decides ask and returns by its deadline, or when ctx ends: with every
 // verdict written, or with none and the class in every check. An ask that was
-// given up while a call carried it must not be reused: that call still reads
-// its checks. limit.Ask values are therefore not to be pooled after a class
-// that is Ambiguous.
+// given up must not be reused, whatever its class: the queue or a call on its way
+// still reads its checks.
 func (r *Redis) Debit(ctx context.Context, ask *limit.Ask) {
 	c := calls.Get().(*call)
 	w := &waiter{ask: ask, complete: func(limit.Class) { c.done <- struct{}{} }}
@@ -318,5 +317,5 @@ func (r *Redis) leave(w *waiter, c *call) {
 		class = limit.ClassTimeout
 	}
 	w.giveUp(class)
-	r.metrics.failed(class)
+	r.metrics.failed(class, w.sent.Load())
 }
