@@ -101,12 +101,12 @@ func (e *encoder) header(name, value string) {
 // metadata writes the dynamic metadata: strings only, since Envoy's matchers
 // and the metadata action read nothing else, and none of them empty.
 func (e *encoder) metadata(d *pipeline.Decision) {
+	m := d.Metadata()
 	mark := e.begin(responseMetadata)
-	e.pair("source", d.Source.String())
-	e.pair("cause", d.Cause.String())
-	if d.Rule != nil {
-		e.pair("rule", metadataText(d.Rule.ID))
-	}
+	e.pair("source", m.Source)
+	e.pair("cause", m.Cause)
+	e.pair("rule", metadataText(m.Rule))
+	e.pair("shadow", metadataText(m.Shadow))
 	if d.Set != nil {
 		var digits [20]byte
 		e.pair("policy_version", string(strconv.AppendUint(digits[:0], d.Set.Version(), 10)))
