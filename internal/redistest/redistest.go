@@ -387,16 +387,17 @@ func parseTime(tb testing.TB, reply any) time.Time {
 
 // shared is the one server of a test binary, started by the first test that asks.
 var shared struct {
-	mu     sync.Mutex
-	inMain bool
-	server *Server
+	mu      sync.Mutex
+	inMain  bool
+	options []Option
+	server  *Server
 }
 
-// Run runs a binary's tests and then ends the server that they shared; it returns the exit code. Use it as the whole
-// of TestMain: os.Exit(redistest.Run(m)).
-func Run(m *testing.M) int {
+// Run runs a binary's tests and then ends the server that they shared, which the options are for; it returns the exit
+// code. Use it as the whole of TestMain: os.Exit(redistest.Run(m)).
+func Run(m *testing.M, opts ...Option) int {
 	shared.mu.Lock()
-	shared.inMain = true
+	shared.inMain, shared.options = true, opts
 	shared.mu.Unlock()
 	code := m.Run()
 	shared.mu.Lock()
@@ -420,7 +421,7 @@ func Shared(tb testing.TB) *Server {
 		tb.Fatal("redistest: Shared needs `func TestMain(m *testing.M) { os.Exit(redistest.Run(m)) }` in the package")
 	}
 	if shared.server == nil {
-		s, err := start()
+		s, err := start(shared.options...)
 		if err != nil {
 			tb.Fatalf("redistest: %v", err)
 		}

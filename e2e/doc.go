@@ -1,0 +1,7 @@
+// Package e2e holds the tests that see Weir as its users do: HTTP requests go through a real Envoy, are decided by a
+// sidecar and debited in a real Redis.
+//
+// One Redis serves all of them; its clock stands still until a test moves it, so that every header and every body is
+// exact. Each test has values of its own in its requests and a day of its own on that clock, and so meets no state of
+// another. Time decides nothing: Envoy waits a second for the sidecar, and what is counted is waited for.
+package e2e
