@@ -59,7 +59,10 @@ func (s *store) used() string {
 
 // plant stores what is used of the keys: "a=4 b=20000". Letters from w on are
 // buckets, the others windows of a minute.
-func (s *store) plant(used string) {
+func (s *store) plant(used string) { s.tb.Helper(); s.plantOf(0, used) }
+
+// plantOf stores what is used of the keys under a policy version.
+func (s *store) plantOf(version uint64, used string) {
 	s.tb.Helper()
 	for _, u := range strings.Fields(used) {
 		var k byte
@@ -67,9 +70,9 @@ func (s *store) plant(used string) {
 		if _, err := fmt.Sscanf(u, "%c=%d", &k, &n); err != nil {
 			s.tb.Fatalf("plant %q: %v", u, err)
 		}
-		st := limit.State{Algorithm: limit.FixedWindow, Used: n, End: t0 + minute, Length: minute}
+		st := limit.State{Algorithm: limit.FixedWindow, Version: version, Used: n, End: t0 + minute, Length: minute}
 		if k >= 'w' {
-			st = limit.State{Algorithm: limit.TokenBucket, Used: n, Updated: t0}
+			st = limit.State{Algorithm: limit.TokenBucket, Version: version, Used: n, Updated: t0}
 		}
 		s.values[key(k)], s.expiry[key(k)] = string(limit.AppendState(nil, &st)), t0+hour
 	}
@@ -423,12 +426,13 @@ func TestCalendarWindows(t *testing.T) {
 // must not turn what an older one meets (S3, S14).
 func TestBatchSeesOnlyChanges(t *testing.T) {
 	old, newer := of(1, window(10, minute)), of(2, bucket(2, second, 20))
-	one := func(p *limit.Params, kind limit.Kind, cost int64) *limit.Ask {
-		return ask([]check{{kind, 'a', p, cost, ""}})
+	on := func(k byte, p *limit.Params, kind limit.Kind, cost int64) *limit.Ask {
+		return ask([]check{{kind, k, p, cost, ""}})
 	}
+	one := func(p *limit.Params, kind limit.Kind, cost int64) *limit.Ask { return on('a', p, kind, cost) }
 	for _, x := range []struct {
 		name   string
-		before string
+		before string // of version 3 when it is a bucket
 		asks   []*limit.Ask
 		want   string
 		after  limit.State
@@ -468,14 +472,29 @@ func TestBatchSeesOnlyChanges(t *testing.T) {
 			limit.State{Algorithm: 'F', Version: 1, Used: 1, End: t0 + minute, Length: minute}, minute + second,
 		},
 		{
+			"of two older ones the last", "w=4000",
+			[]*limit.Ask{on('w', of(1, bucket(1, hour, 20)), enforced, 1), on('w', of(2, bucket(1, minute, 20)), enforced, 1)},
+			"allow 15 18000000 allow 14 360000",
+			limit.State{Algorithm: 'B', Version: 3, Used: 6_000, Updated: t0}, hour, // what it had
+		},
+		{
+			"a denied request after an allowed one", "a=4",
+			[]*limit.Ask{one(old, enforced, 1), one(old, enforced|overdraws, 7)},
+			"allow 5 60000 deny 60000",
+			limit.State{Algorithm: 'F', Version: 1, Used: 12, End: t0 + minute, Length: minute}, minute + second,
+		},
+		{
 			"emptied at the end: deleted", "a=4",
 			[]*limit.Ask{one(old, enforced, 1), one(old, refund, 9)},
 			"allow 5 60000 allow 10 60000",
 			limit.State{}, 0,
 		},
 	} {
-		s := newStore(t)
-		s.plant(x.before)
+		s, version := newStore(t), uint64(0)
+		if strings.HasPrefix(x.before, "w") {
+			version = 3
+		}
+		s.plantOf(version, x.before)
 		s.batch(t0, x.asks...)
 		var got []string
 		for _, a := range x.asks {
@@ -484,10 +503,11 @@ func TestBatchSeesOnlyChanges(t *testing.T) {
 		if got := strings.Join(got, " "); got != x.want {
 			t.Errorf("%s: %s, want %s", x.name, got, x.want)
 		}
-		if diff := cmp.Diff(x.after, s.state(key('a'))); diff != "" {
+		k := x.asks[0].Checks[0].Key
+		if diff := cmp.Diff(x.after, s.state(k)); diff != "" {
 			t.Errorf("%s: stored (-want +got):\n%s", x.name, diff)
 		}
-		if at, want := s.expiry[key('a')], t0+x.ttl; x.ttl > 0 && at != want {
+		if at, want := s.expiry[k], t0+x.ttl; x.ttl > 0 && at != want {
 			t.Errorf("%s: TTL %d, want %d", x.name, at-t0, x.ttl)
 		}
 	}
@@ -525,5 +545,36 @@ func TestEvaluateTheMostChecks(t *testing.T) {
 		if v := a.Checks[i].Verdict; v.Outcome != limit.Deny || v.Cause != limit.CauseLimit {
 			t.Errorf("check %d of the second request: %s, want deny", i, text(v))
 		}
+	}
+}
+
+// A request that gives all back and takes again starts with nothing of what the
+// last millitoken left (S11, S13); and so does one that finds the bucket empty.
+func TestAnEmptyBucketHasNoRemainder(t *testing.T) {
+	p := bucket(7, 30*second, 20) // 7/30 of a millitoken a millisecond
+	for _, x := range []struct {
+		name   string
+		before limit.State
+		checks []check
+	}{
+		{"given back", limit.State{Algorithm: 'B', Used: 500, Remainder: 29, Updated: t0}, []check{{refund, 'a', p, 1, ""}, {enforced, 'a', p, 1, ""}}},
+		{"leaked", limit.State{Algorithm: 'B', Used: 1, Remainder: 29, Updated: t0 - 4}, []check{{enforced, 'a', p, 1, ""}}},
+	} {
+		slot := limit.Slot{State: x.before}
+		limit.Evaluate(ask(x.checks), t0, t0, func(*limit.Check) *limit.Slot { return &slot })
+		if want := (limit.State{Algorithm: 'B', Used: 1000, Updated: t0}); !cmp.Equal(slot.State, want) {
+			t.Errorf("%s: %+v, want %+v", x.name, slot.State, want)
+		}
+	}
+}
+
+// S14: what an older rule with a smaller bucket records never lowers the level
+// that the newer rule allows.
+func TestOlderRuleNeverLowersTheLevel(t *testing.T) {
+	slot := limit.Slot{State: limit.State{Algorithm: 'B', Version: 2, Used: 500_000, Updated: t0}}
+	a := ask([]check{{enforced | overdraws, 'a', of(1, bucket(1, second, 5)), 3, ""}})
+	limit.Evaluate(a, t0, t0, func(*limit.Check) *limit.Slot { return &slot })
+	if slot.State.Used != 500_000 || slot.Dirty != nil {
+		t.Errorf("level %d, to be written: %v, want 500000 as before", slot.State.Used, slot.Dirty != nil)
 	}
 }

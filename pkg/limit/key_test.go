@@ -212,7 +212,11 @@ func FuzzDecodePreImage(f *testing.F) {
 	for _, k := range keys {
 		f.Add(k.maker().AppendPreImage(nil, k.entries))
 	}
-	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 0})
+	f.Add([]byte{0, 0, 0, 0, 0, 0})                // no count of levels
+	f.Add([]byte{0x80, 0x00, 0, 0, 0, 1, 0, 0})    // a length in more bytes than it needs
+	f.Add([]byte{0, 0, 0, 0, 2, 0x80, 0x00, 0})    // likewise a count
+	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 0, 0})       // an entry without a level
+	f.Add([]byte{0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0}) // a level and its entry
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := limit.DecodePreImage(b)
 		if err != nil {

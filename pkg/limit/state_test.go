@@ -121,6 +121,7 @@ func TestDecodeState(t *testing.T) {
 		return b
 	}
 	b := limit.AppendState(nil, &limit.State{Algorithm: limit.TokenBucket, Used: 1, Updated: t0})
+	s := limit.AppendState(nil, &limit.State{Algorithm: limit.SlidingWindow, Used: 1, Previous: 1, End: t0, Length: minute})
 	for _, x := range []struct {
 		name string
 		b    []byte
@@ -135,6 +136,7 @@ func TestDecodeState(t *testing.T) {
 		{"layout 0", with(f, 1, 0), limit.Foreign},
 		{"nothing", nil, limit.Foreign},
 		{"a number", []byte("17"), limit.Foreign},
+		{"a small letter", with(with(f, 1, limit.Layout+1), 0, 'f'), limit.Foreign},
 		{"a header too short", f[:7], limit.Foreign},
 		{"only a header", f[:8], limit.Foreign},
 		{"a byte too few", f[:26], limit.Foreign},
@@ -144,6 +146,9 @@ func TestDecodeState(t *testing.T) {
 		{"a count of 2^53", with(f, 8, 0x20), limit.Foreign},
 		{"a count below it", with(f, 8, 0x1f), limit.Known},
 		{"a remainder of 2^53", with(b, 15, 0x20), limit.Foreign},
+		{"a sliding window", s, limit.Known},
+		{"its current count of 2^53", with(s, 8, 0x20), limit.Foreign},
+		{"its previous count of 2^53", with(s, 15, 0x20), limit.Foreign},
 		{"half an entry", []byte("L\x01\x00\x00\x00\x00\x00\x00half"), limit.Foreign},
 		{"half a permit", []byte("C\x01\x00\x00\x00\x00\x00\x00half"), limit.Foreign},
 	} {
