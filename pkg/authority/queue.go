@@ -24,7 +24,6 @@ type waiter struct {
 	claimed  atomic.Bool
 	sent     atomic.Bool // a call that carries it may have been written
 	repeats  int         // late or stale answers so far; the flight's own
-	queued   bool        // guarded by queue.mu
 }
 
 func (w *waiter) claim() bool { return w.claimed.CompareAndSwap(false, true) }

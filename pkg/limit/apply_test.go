@@ -314,54 +314,76 @@ func TestConversion(t *testing.T) {
 		after  limit.State
 	}{
 		{
-			"window to bucket", limit.State{Algorithm: 'F', Used: 7, End: t0 + 5, Length: minute}, b, 3, "allow 10 5000",
+			"window to bucket",
+			limit.State{Algorithm: 'F', Used: 7, End: t0 + 5, Length: minute},
+			b, 3, "allow 10 5000",
 			limit.State{Algorithm: 'B', Used: 10_000, Updated: t0},
 		},
 		{
 			"window to a smaller bucket: cut at capacity and cap",
-			limit.State{Algorithm: 'F', Used: 1_000, End: t0 + 5, Length: minute}, small, 1, "deny 6000",
+			limit.State{Algorithm: 'F', Used: 1_000, End: t0 + 5, Length: minute},
+			small, 1, "deny 6000",
 			limit.State{Algorithm: 'F', Used: 1_000, End: t0 + 5, Length: minute},
 		},
 		{
-			"the largest count to bucket", limit.State{Algorithm: 'F', Used: limit.Exact - 1, End: t0 + 5, Length: minute}, b, 0, "deny 10000",
+			"the largest count to bucket",
+			limit.State{Algorithm: 'F', Used: limit.Exact - 1, End: t0 + 5, Length: minute},
+			b, 0, "deny 10000",
 			limit.State{Algorithm: 'F', Used: limit.Exact - 1, End: t0 + 5, Length: minute},
 		},
 		{
-			"a window that has passed counts 0", limit.State{Algorithm: 'F', Used: 7, End: t0, Length: minute}, b, 3, "allow 17 1500",
+			"a window that has passed counts 0",
+			limit.State{Algorithm: 'F', Used: 7, End: t0, Length: minute},
+			b, 3, "allow 17 1500",
 			limit.State{Algorithm: 'B', Used: 3_000, Updated: t0},
 		},
 		{
-			"bucket to window, rounded up", limit.State{Algorithm: 'B', Used: 4_001, Updated: t0}, w, 1, "allow 4 60000",
+			"bucket to window, rounded up",
+			limit.State{Algorithm: 'B', Used: 4_001, Updated: t0},
+			w, 1, "allow 4 60000",
 			limit.State{Algorithm: 'F', Used: 6, End: t0 + minute, Length: minute},
 		},
 		{
 			// The window's own rate is 10 a minute: one hit in 6 s.
-			"bucket to window, leaking until now", limit.State{Algorithm: 'B', Used: 5_000, Updated: t0 - 6*second}, w, 1, "allow 5 60000",
+			"bucket to window, leaking until now",
+			limit.State{Algorithm: 'B', Used: 5_000, Updated: t0 - 6*second},
+			w, 1, "allow 5 60000",
 			limit.State{Algorithm: 'F', Used: 5, End: t0 + minute, Length: minute},
 		},
 		{
-			"bucket to window: a count is not cut", limit.State{Algorithm: 'B', Used: 500_000, Updated: t0}, w, 0, "deny 60000",
+			"bucket to window: a count is not cut",
+			limit.State{Algorithm: 'B', Used: 500_000, Updated: t0},
+			w, 0, "deny 60000",
 			limit.State{Algorithm: 'B', Used: 500_000, Updated: t0},
 		},
 		{
 			"another length carries the count into now's window",
-			limit.State{Algorithm: 'F', Used: 7, End: t0 + 5*hour, Length: day}, w, 1, "allow 2 60000",
+			limit.State{Algorithm: 'F', Used: 7, End: t0 + 5*hour, Length: day},
+			w, 1, "allow 2 60000",
 			limit.State{Algorithm: 'F', Used: 8, End: t0 + minute, Length: minute},
 		},
 		{
-			"other numbers keep what was used", limit.State{Algorithm: 'F', Used: 100, End: t0 + 5, Length: minute}, w, 1, "deny 5",
+			"other numbers keep what was used",
+			limit.State{Algorithm: 'F', Used: 100, End: t0 + 5, Length: minute},
+			w, 1, "deny 5",
 			limit.State{Algorithm: 'F', Used: 100, End: t0 + 5, Length: minute},
 		},
 		{
-			"more room at once", limit.State{Algorithm: 'F', Used: 10, End: t0 + 5, Length: minute}, window(30, minute), 1, "allow 19 5",
+			"more room at once",
+			limit.State{Algorithm: 'F', Used: 10, End: t0 + 5, Length: minute},
+			window(30, minute), 1, "allow 19 5",
 			limit.State{Algorithm: 'F', Used: 11, End: t0 + 5, Length: minute},
 		},
 		{
-			"a bucket's other numbers keep the level", limit.State{Algorithm: 'B', Used: 4_000, Updated: t0}, small, 1, "allow 0 5000",
+			"a bucket's other numbers keep the level",
+			limit.State{Algorithm: 'B', Used: 4_000, Updated: t0},
+			small, 1, "allow 0 5000",
 			limit.State{Algorithm: 'B', Used: 5_000, Updated: t0},
 		},
 		{
-			"but for what is above its highest level", limit.State{Algorithm: 'B', Used: 500_000, Updated: t0}, small, 1, "deny 6000",
+			"but for what is above its highest level",
+			limit.State{Algorithm: 'B', Used: 500_000, Updated: t0},
+			small, 1, "deny 6000",
 			limit.State{Algorithm: 'B', Used: 500_000, Updated: t0},
 		},
 	} {
@@ -399,32 +421,38 @@ func TestOlderVersionLeavesTheForm(t *testing.T) {
 		after  limit.State
 	}{
 		{
-			"a bucket's rule on a window", limit.State{Algorithm: 'F', Version: 2, Used: 3, End: t0 + 9, Length: hour},
+			"a bucket's rule on a window",
+			limit.State{Algorithm: 'F', Version: 2, Used: 3, End: t0 + 9, Length: hour},
 			of(1, bucket(5, minute, 50)), "allow 1 9",
 			limit.State{Algorithm: 'F', Version: 2, Used: 4, End: t0 + 9, Length: hour},
 		},
 		{
-			"a window's rule on a bucket", limit.State{Algorithm: 'B', Version: 2, Used: 8_000, Updated: t0},
+			"a window's rule on a bucket",
+			limit.State{Algorithm: 'B', Version: 2, Used: 8_000, Updated: t0},
 			of(1, window(10, minute)), "allow 1 54000",
 			limit.State{Algorithm: 'B', Version: 2, Used: 9_000, Updated: t0},
 		},
 		{
-			"a window of another length", limit.State{Algorithm: 'F', Version: 2, Used: 3, End: t0 + day, Length: day},
+			"a window of another length",
+			limit.State{Algorithm: 'F', Version: 2, Used: 3, End: t0 + day, Length: day},
 			of(1, window(10, minute)), "allow 6 86400000",
 			limit.State{Algorithm: 'F', Version: 2, Used: 4, End: t0 + day, Length: day},
 		},
 		{
-			"a smaller bucket keeps what is above its own", limit.State{Algorithm: 'B', Version: 2, Used: 500_000, Updated: t0 - 2*second},
+			"a smaller bucket keeps what is above its own",
+			limit.State{Algorithm: 'B', Version: 2, Used: 500_000, Updated: t0 - 2*second},
 			of(1, bucket(1, second, 5)), "deny 10000", // a hint: no longer than its own bucket lasts
 			limit.State{Algorithm: 'B', Version: 2, Used: 500_000, Updated: t0 - 2*second},
 		},
 		{
-			"the same version is not older", limit.State{Algorithm: 'F', Version: 2, Used: 3, End: t0 + 9, Length: hour},
+			"the same version is not older",
+			limit.State{Algorithm: 'F', Version: 2, Used: 3, End: t0 + 9, Length: hour},
 			of(2, window(10, minute)), "allow 6 60000",
 			limit.State{Algorithm: 'F', Version: 2, Used: 4, End: t0 + minute, Length: minute},
 		},
 		{
-			"a newer one takes over", limit.State{Algorithm: 'F', Version: 2, Used: 3, End: t0 + 9, Length: hour},
+			"a newer one takes over",
+			limit.State{Algorithm: 'F', Version: 2, Used: 3, End: t0 + 9, Length: hour},
 			of(limit.MaxVersion, bucket(5, minute, 50)), "allow 46 48000",
 			limit.State{Algorithm: 'B', Version: limit.MaxVersion, Used: 4_000, Updated: t0},
 		},

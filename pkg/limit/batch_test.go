@@ -27,55 +27,67 @@ func TestBatchSeesOnlyChanges(t *testing.T) {
 		ttl    int64
 	}{
 		{
-			"a peek of a newer version", "a=4", []*limit.Ask{one(newer, enforced, 0), one(old, enforced, 1)},
+			"a peek of a newer version", "a=4",
+			[]*limit.Ask{one(newer, enforced, 0), one(old, enforced, 1)},
 			"allow 16 2000 allow 5 60000",
-			limit.State{Algorithm: 'F', Version: 1, Used: 5, End: t0 + minute, Length: minute}, minute + second,
+			limit.State{Algorithm: 'F', Version: 1, Used: 5, End: t0 + minute, Length: minute},
+			minute + second,
 		},
 		{
-			"a denied request of a newer version", "a=4", []*limit.Ask{one(newer, enforced, 17), one(old, enforced, 1)},
+			"a denied request of a newer version", "a=4",
+			[]*limit.Ask{one(newer, enforced, 17), one(old, enforced, 1)},
 			"deny 500 allow 5 60000",
-			limit.State{Algorithm: 'F', Version: 1, Used: 5, End: t0 + minute, Length: minute}, minute + second,
+			limit.State{Algorithm: 'F', Version: 1, Used: 5, End: t0 + minute, Length: minute},
+			minute + second,
 		},
 		{
-			"an allowed request of a newer version", "a=4", []*limit.Ask{one(newer, enforced, 1), one(old, enforced, 1)},
+			"an allowed request of a newer version", "a=4",
+			[]*limit.Ask{one(newer, enforced, 1), one(old, enforced, 1)},
 			"allow 15 2500 allow 4 36000",
-			limit.State{Algorithm: 'B', Version: 2, Used: 6_000, Updated: t0}, 3*second + second,
+			limit.State{Algorithm: 'B', Version: 2, Used: 6_000, Updated: t0},
+			3*second + second,
 		},
 		{
 			"an older one after it leaves the TTL to the newer", "",
 			[]*limit.Ask{one(of(2, bucket(1, hour, 20)), enforced, 1), one(of(1, bucket(1, second, 20)), enforced, 1)},
 			"allow 19 3600000 allow 18 2000",
-			limit.State{Algorithm: 'B', Version: 2, Used: 2_000, Updated: t0}, 2*hour + second,
+			limit.State{Algorithm: 'B', Version: 2, Used: 2_000, Updated: t0},
+			2*hour + second,
 		},
 		{
 			"a newer one after it takes it", "",
 			[]*limit.Ask{one(of(1, bucket(1, second, 20)), enforced, 1), one(of(2, bucket(1, hour, 20)), enforced, 1)},
 			"allow 19 1000 allow 18 7200000",
-			limit.State{Algorithm: 'B', Version: 2, Used: 2_000, Updated: t0}, 2*hour + second,
+			limit.State{Algorithm: 'B', Version: 2, Used: 2_000, Updated: t0},
+			2*hour + second,
 		},
 		{
 			"a state that was emptied is absent", "a=4",
 			[]*limit.Ask{one(newer, refund, 4), one(old, enforced, 1)},
 			"allow 20 0 allow 9 60000",
-			limit.State{Algorithm: 'F', Version: 1, Used: 1, End: t0 + minute, Length: minute}, minute + second,
+			limit.State{Algorithm: 'F', Version: 1, Used: 1, End: t0 + minute, Length: minute},
+			minute + second,
 		},
 		{
 			"of two older ones the last", "w=4000",
 			[]*limit.Ask{on('w', of(1, bucket(1, hour, 20)), enforced, 1), on('w', of(2, bucket(1, minute, 20)), enforced, 1)},
 			"allow 15 18000000 allow 14 360000",
-			limit.State{Algorithm: 'B', Version: 3, Used: 6_000, Updated: t0}, hour, // what it had
+			limit.State{Algorithm: 'B', Version: 3, Used: 6_000, Updated: t0},
+			hour, // what it had
 		},
 		{
 			"a denied request after an allowed one", "a=4",
 			[]*limit.Ask{one(old, enforced, 1), one(old, enforced|overdraws, 7)},
 			"allow 5 60000 deny 60000",
-			limit.State{Algorithm: 'F', Version: 1, Used: 12, End: t0 + minute, Length: minute}, minute + second,
+			limit.State{Algorithm: 'F', Version: 1, Used: 12, End: t0 + minute, Length: minute},
+			minute + second,
 		},
 		{
 			"emptied at the end: deleted", "a=4",
 			[]*limit.Ask{one(old, enforced, 1), one(old, refund, 9)},
 			"allow 5 60000 allow 10 60000",
-			limit.State{}, 0,
+			limit.State{},
+			0,
 		},
 	} {
 		s, version := newStore(t), uint64(0)

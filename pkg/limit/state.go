@@ -142,7 +142,7 @@ func DecodeState(b []byte) (State, Form) {
 	}
 	s := State{Algorithm: Algorithm(b[0]), Version: uint64(readUint(b[2:8]))}
 	body := b[headerSize:]
-	ok := true
+	var ok bool
 	switch s.Algorithm {
 	case FixedWindow:
 		if ok = len(b) == fixedSize; ok {
@@ -167,8 +167,6 @@ func DecodeState(b []byte) (State, Form) {
 			copy(p.ID[:], body)
 			s.Permits = append(s.Permits, p)
 		}
-	default:
-		ok = false
 	}
 	if !ok || s.Used >= Exact || s.Previous >= Exact || s.Remainder >= Exact {
 		return State{}, Foreign

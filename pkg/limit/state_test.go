@@ -242,7 +242,7 @@ func FuzzEvaluate(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stored []byte, fixed bool, n uint32, length uint8, burst, debt uint32, version uint64, now int64, cost uint32, flags, small uint8) {
 		if now < 0 || now > latest {
-			t.Skip("no store's clock is there")
+			return // no store's clock is there
 		}
 		p := &limit.Params{
 			Algorithm: limit.TokenBucket, Version: version & limit.MaxVersion, Limit: max(1, int64(n)),
@@ -252,7 +252,7 @@ func FuzzEvaluate(f *testing.F) {
 			p.Algorithm, p.Capacity, p.OverdrawCap = limit.FixedWindow, p.Limit, p.Limit
 		}
 		if !p.Rate(p.Limit, p.Window) && !fixed {
-			t.Skip("a load error")
+			return // a load error
 		}
 		var slot limit.Slot
 		slot.Load(stored)

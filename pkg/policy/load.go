@@ -29,7 +29,7 @@ func LoadFile(name string) *File {
 	if err != nil {
 		return unreadable(name, CodeUnreadable, mend, reason(err))
 	}
-	defer f.Close() //nolint:errcheck // nothing was written
+	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 	if err != nil {
 		return unreadable(name, CodeUnreadable, mend, reason(err))

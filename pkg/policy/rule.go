@@ -40,7 +40,7 @@ func (u Unit) Milliseconds() int64 {
 func ParseUnit(s string) (Unit, bool) {
 	// ToUpper rather than EqualFold, since that is how the peer compares.
 	for u := Second; int(u) < len(unitNames); u++ {
-		if strings.ToUpper(s) == strings.ToUpper(unitNames[u]) {
+		if strings.ToUpper(s) == strings.ToUpper(unitNames[u]) { //nolint:staticcheck // see above
 			return u, true
 		}
 	}
