@@ -35,8 +35,13 @@ var prefixes = map[string]limit.Class{
 	"NOPERM":      limit.ClassAuth,
 }
 
-// authTexts are the forms of a refused login that have no prefix of their own.
-var authTexts = []string{"invalid password", "invalid username-password", "AUTH <password> called without"}
+// authTexts are the forms of a refused login, and of a command that a script may
+// not run for its user, that have no prefix of their own.
+var authTexts = []string{
+	"invalid password", "invalid username-password", "AUTH <password> called without",
+	"The user executing the script can't", // until Redis 7.0
+	"ACL failure in script",               // since
+}
 
 // classify names the class of an error of a script call or of the connection
 // that it needed. sent says that the call was written, at least in part, so

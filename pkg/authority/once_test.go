@@ -2,7 +2,6 @@ package authority
 
 import (
 	"context"
-	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -104,17 +103,9 @@ func TestNothingIsSentForWhoHasGone(t *testing.T) {
 	hold := make(chan struct{})
 	held := make(chan struct{}, 8)
 	url := listen(t, func(c net.Conn) {
-		up, err := net.Dial("unix", s.Socket())
-		if err != nil {
-			return
-		}
 		held <- struct{}{}
 		<-hold
-		go func() {
-			_, _ = io.Copy(up, c)
-			_ = up.Close()
-		}()
-		_, _ = io.Copy(c, up)
+		pipe(c, s.Socket())
 	})
 	g := run(t, url, func(c *Config) { c.DialTimeout = patience })
 	ctx, cancel := context.WithCancel(context.Background())

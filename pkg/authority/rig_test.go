@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -191,6 +192,23 @@ func listen(t *testing.T, f func(net.Conn)) string {
 	return "redis://" + l.Addr().String()
 }
 
+// pipe connects c with a Unix socket until one of them ends.
+func pipe(c net.Conn, socket string) {
+	up, err := net.Dial("unix", socket)
+	if err != nil {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(up, c)
+		_ = up.Close()
+	}()
+	_, _ = io.Copy(c, up)
+	_ = c.Close()
+	<-done
+}
+
 // proxy passes RESP between an authority and a real Redis, counts the script
 // calls and may do something to their replies.
 type proxy struct {
@@ -272,9 +290,9 @@ func readReply(r *bufio.Reader) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var n int
-	if _, err := fmt.Sscanf(string(line[1:]), "%d\r\n", &n); err != nil || n < 0 {
-		return line, nil
+	n, _ := strconv.Atoi(strings.TrimSpace(string(line[1:])))
+	if n < 0 {
+		return line, nil // nil
 	}
 	switch line[0] {
 	case '$':
