@@ -256,6 +256,13 @@ var versionScenarios = []scenario{
 			l.wantStored(keyA, atVersion(5, bucketState(8_000, 0, epoch)), 9_000)
 		}
 	}},
+	{"of two revisions in one request the last that changes the state gives the TTL", func(l *lab) {
+		fast, slow := bucket(10, 1, 1_000), bucket(47, 1, 10_000)
+		l.plant(keyA, bucketState(10_000, 0, epoch), 60_000)
+		l.want([]limit.Check{overdraws(check(limit.Quota, keyA, fast, 1)), check(limit.Quota, keyA, slow, 1)},
+			denied(3_000), allowed(35, 120_000))
+		l.wantStored(keyA, bucketState(12_000, 0, epoch), 121_000)
+	}},
 	{"a lower version keeps the debt that only the newer rule allows", func(l *lab) {
 		p := version(4, edit(bucket(10, 1, 1_000), func(p *limit.Params) { p.OverdrawCap = 5 })) // at most 15
 		l.plant(keyA, atVersion(5, bucketState(30_000, 0, epoch-1_000)), 60_000)

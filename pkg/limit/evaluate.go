@@ -221,12 +221,10 @@ func Evaluate(a *Ask, now, notAfter int64, slot func(*Check) *Slot) {
 		to++
 	}
 	allowed := e.take(refunds, to)
-	if allowed {
-		e.keep(refunds, to)
-	} else {
+	if !allowed {
 		e.rollBack(refunds, to)
 	}
-	e.overdraw(refunds, to)
+	e.record(refunds, to, allowed)
 	for i := range to {
 		c, st := &a.Checks[i], &e.slots[i].work
 		if e.over[i] {
@@ -302,15 +300,6 @@ func (e *evaluation) take(from, to int) bool {
 	return allowed && (quotas == 0 || full < quotas)
 }
 
-// keep leaves what take took.
-func (e *evaluation) keep(from, to int) {
-	for i := from; i < to; i++ {
-		if c := &e.ask.Checks[i]; !e.over[i] && c.Cost > 0 {
-			e.slots[i].keep(c.Params)
-		}
-	}
-}
-
 // rollBack undoes what take took.
 func (e *evaluation) rollBack(from, to int) {
 	for i := from; i < to; i++ {
@@ -318,12 +307,17 @@ func (e *evaluation) rollBack(from, to int) {
 	}
 }
 
-// overdraw records what did not fit, where the check says so: in an allowed
-// request only quota checks can be meant, in a denied one all that deny.
-func (e *evaluation) overdraw(from, to int) {
+// record keeps what the checks of an allowed request took, and what did not fit
+// where the check says so: in an allowed request only quota checks can be
+// meant, in a denied one all that deny.
+func (e *evaluation) record(from, to int, allowed bool) {
 	for i := from; i < to; i++ {
-		if c := &e.ask.Checks[i]; e.over[i] && c.Overdraw {
-			e.slots[i].overdraw(c.Params, c.Cost)
+		c, s := &e.ask.Checks[i], e.slots[i]
+		switch {
+		case e.over[i] && c.Overdraw:
+			s.overdraw(c.Params, c.Cost)
+		case !e.over[i] && allowed && c.Cost > 0:
+			s.keep(c.Params)
 		}
 	}
 }
