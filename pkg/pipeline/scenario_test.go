@@ -42,6 +42,9 @@ var update = flag.Bool("update", false, "rewrite the expected output of testdata
 // The output of a call is one line for each request: code, the rule named with
 // source and cause, the retry; then the descriptors' statuses, each as code,
 // limit, remaining and reset.
+//
+// Package e2e plays the files again, over the wire and a real Redis; but not
+// those named failure…, whose store fails as this one is told to.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
