@@ -25,6 +25,14 @@ func (w *world) limited(t *testing.T, budget int, send func() envoytest.Response
 	counted(uint64(budget), 3)
 }
 
+// counts shows that the budget was that of exactly these bytes: Redis holds the key that they make.
+func (w *world) counts(t *testing.T, entries ...string) {
+	t.Helper()
+	if w.stored(t, "e2e", entries...) == nil {
+		t.Errorf("Redis holds no key for %q", entries)
+	}
+}
+
 // One byte that is no text makes a stock decoder refuse the whole request, and Envoy then lets the caller pass. Here
 // the byte is a part of the value like any other, and another byte is another value.
 func TestBadByteInAHeader(t *testing.T) {
@@ -33,6 +41,7 @@ func TestBadByteInAHeader(t *testing.T) {
 		value := name(t) + value
 		t.Run(fmt.Sprintf("%q", value[len(t.Name()):]), func(t *testing.T) {
 			w.limited(t, 3, func() envoytest.Response { return w.get(t, "/open/header", "x-raw", value) })
+			w.counts(t, "raw", value)
 		})
 	}
 }
@@ -50,9 +59,12 @@ func TestBadByteInXForwardedFor(t *testing.T) {
 
 func TestBadByteInAQueryValue(t *testing.T) {
 	w := routes.start(t)
-	for _, value := range []string{"%ff", "%FE", "%00", "a%c3%28b", "%0d%0a"} {
-		t.Run(value, func(t *testing.T) {
-			w.limited(t, 3, func() envoytest.Response { return w.get(t, "/open/query?q=query"+value) })
+	for sent, value := range map[string]string{
+		"%ff": "\xff", "%FE": "\xfe", "%00": "\x00", "a%c3%28b": "a\xc3(b", "%0d%0a": "\r\n", "+": "+",
+	} {
+		t.Run(sent, func(t *testing.T) {
+			w.limited(t, 3, func() envoytest.Response { return w.get(t, "/open/query?q=query"+sent) })
+			w.counts(t, "raw", "query"+value)
 		})
 	}
 }
@@ -65,6 +77,7 @@ func TestBadByteInAnHTTP2Path(t *testing.T) {
 			w.limited(t, 3, func() envoytest.Response {
 				return envoytest.HTTP2(t, w.envoy.Addr("ingress"), "GET", "/open/path"+value)
 			})
+			w.counts(t, "raw", "/open/path"+value)
 		})
 	}
 }

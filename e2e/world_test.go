@@ -53,6 +53,12 @@ var (
 	}
 )
 
+// policyPath is where the policy is, wherever the test runs.
+func (p plan) policyPath() (string, error) {
+	root, err := parts.Root()
+	return filepath.Join(root, filepath.FromSlash(p.policy)), err
+}
+
 // build starts a world on this Redis.
 func (p plan) build(redis *redistest.Server) (_ *world, err error) {
 	w := &world{redis: redis}
@@ -61,14 +67,14 @@ func (p plan) build(redis *redistest.Server) (_ *world, err error) {
 			err = errors.Join(err, w.close())
 		}
 	}()
-	root, err := parts.Root()
+	policy, err := p.policyPath()
 	if err != nil {
 		return nil, err
 	}
 	if w.dir, err = parts.MkdirTemp("weir-e2e-"); err != nil {
 		return nil, err
 	}
-	c := settings(redis.URL(), p.name, filepath.Join(w.dir, "rls.sock"), filepath.Join(root, filepath.FromSlash(p.policy)))
+	c := settings(redis.URL(), p.name, filepath.Join(w.dir, "rls.sock"), policy)
 	if w.weir, err = startWeir(c); err != nil {
 		return nil, err
 	}
