@@ -21,10 +21,7 @@ type call struct {
 // reset forgets what the call referred to.
 func (c *call) reset() {
 	c.decoder.reset()
-	checks, statuses := c.decision.Checks, c.decision.Statuses
-	clear(checks)
-	clear(statuses)
-	c.decision = pipeline.Decision{Checks: checks[:0], Statuses: statuses[:0]}
+	c.decision.Reset()
 	c.err = nil
 }
 

@@ -1,15 +1,18 @@
 package rls
 
 import (
+	"context"
 	"encoding/json"
 	"math"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -17,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weir-rl/weir/pkg/limit"
+	"github.com/weir-rl/weir/pkg/memory"
 	"github.com/weir-rl/weir/pkg/pipeline"
 	"github.com/weir-rl/weir/pkg/policy"
 )
@@ -330,30 +334,60 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// TestAllocations is the budget of one call without grpc: the private copy of
-// the message, and for a denial the two numbers of its headers.
+// TestAllocations is the budget of one call without grpc, decided by a real
+// pipeline: the private copy of the message, and for a denial the two numbers
+// of its headers. What the decision used is used again by the next call.
 func TestAllocations(t *testing.T) {
-	b := wire(t, full())
-	var c call
-	var out []byte
-	measure := func(d *pipeline.Decision) float64 {
-		return testing.AllocsPerRun(1000, func() {
-			c.reset()
-			if err := c.decode(b); err != nil {
+	file := policy.Parse("policy.yaml", []byte(`
+domain: edge
+descriptors:
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 1000000, on_store_failure: closed}
+  - key: guest
+    rate_limit: {unit: year, requests_per_unit: 1, on_store_failure: closed}
+`))
+	set, faults := policy.Compile([]*policy.File{file}, policy.Options{})
+	if err := faults.Err(); err != nil {
+		t.Fatal(err)
+	}
+	p := pipeline.New(pipeline.Config{Budget: time.Hour}, pipeline.Deps{
+		Policy:     func() *policy.Set { return set },
+		Authority:  memory.New(memory.Config{}, func() int64 { return 0 }, prometheus.NewRegistry()),
+		Registerer: prometheus.NewRegistry(),
+	})
+	ctx := context.Background()
+	for _, test := range []struct {
+		key  string
+		code pipeline.Code
+		most float64
+	}{
+		{"user", pipeline.OK, 1},
+		{"guest", pipeline.OverLimit, 3},
+	} {
+		message, err := AppendRequest(nil, &pipeline.Request{Domain: "edge", Descriptors: []pipeline.Descriptor{
+			{Entries: []limit.Entry{{Key: test.key, Value: "U-17"}}},
+			{Entries: []limit.Entry{{Key: "unknown", Value: "x"}}},
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c call
+		var out []byte
+		once := func() {
+			if err := c.decode(message); err != nil {
 				t.Fatal(err)
 			}
-			c.decision = *d
+			c.decision.Request = &c.request
+			p.Decide(ctx, &c.decision)
 			out, _ = appendAnswer(out[:0], &c.decision)
-			c.decision = pipeline.Decision{}
-		})
-	}
-	allowed := denied()
-	allowed.Code = pipeline.OK
-	if got := measure(allowed); got > 1 {
-		t.Errorf("an allowed call allocates %v times, want at most 1", got)
-	}
-	if got := measure(denied()); got > 3 {
-		t.Errorf("a denied call allocates %v times, want at most 3", got)
+		}
+		once() // a guest may come once
+		if got := testing.AllocsPerRun(1000, func() { c.reset(); once() }); got > test.most {
+			t.Errorf("a call of a %s allocates %v times, want at most %v", test.key, got, test.most)
+		}
+		if c.decision.Code != test.code {
+			t.Errorf("a call of a %s is answered %d, want %d", test.key, c.decision.Code, test.code)
+		}
 	}
 }
 
