@@ -78,19 +78,8 @@ type commands struct {
 // run is the whole program but for the process around it.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	e := &env{ctx: ctx, environ: environ, stdout: stdout, stderr: stderr}
-	var cli commands
-	cli.Serve.flags, cli.Serve.Plugins = settingFlags()
-	cli.Key.flags, cli.Key.Plugins = settingFlags()
 	helped := false // kong goes on after --help unless its Exit ends the process
-	parser, err := kong.New(&cli,
-		kong.Name("sidecar"),
-		kong.Description("Weir: a rate-limit sidecar for Envoy."),
-		kong.Writers(stdout, stderr),
-		kong.Exit(func(int) { helped = true }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Vars{"descriptor_help": descriptorHelp},
-		kong.Bind(e),
-	)
+	parser, err := newParser(e, func(int) { helped = true })
 	if err != nil {
 		e.complain(err)
 		return exitFailed
@@ -112,4 +101,20 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return exitFailed
 	}
 	return exitOK
+}
+
+// newParser builds the model of the command line; exit is called after a help.
+func newParser(e *env, exit func(int)) (*kong.Kong, error) {
+	var cli commands
+	cli.Serve.flags, cli.Serve.Plugins = settingFlags()
+	cli.Key.flags, cli.Key.Plugins = settingFlags()
+	return kong.New(&cli,
+		kong.Name("sidecar"),
+		kong.Description("Weir: a rate-limit sidecar for Envoy."),
+		kong.Writers(e.stdout, e.stderr),
+		kong.Exit(exit),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Vars{"descriptor_help": descriptorHelp},
+		kong.Bind(e),
+	)
 }
