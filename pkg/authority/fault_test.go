@@ -290,8 +290,33 @@ func TestScriptThatFails(t *testing.T) {
 	if v := g.spend(patience); v != class(limit.ClassScript) {
 		t.Errorf("a script that is lost again and again: verdict %+v, want class %v", v, limit.ClassScript)
 	}
+	if got := g.counter(t, "weir_authority_ambiguous_total"); got != 3 {
+		t.Errorf("ambiguous = %v, want 3 as before: what is not there was not executed", got)
+	}
 	p.onReply.Store(nil)
 	g.wantRecovery(t)
+}
+
+// TestScriptLostAfterOtherTroubleIsLoaded: the repeats that other answers have
+// used up do not keep a lost script from being loaded.
+func TestScriptLostAfterOtherTroubleIsLoaded(t *testing.T) {
+	s := redistest.Start(t)
+	p := newProxy(t, s)
+	g := run(t, p.url)
+	g.wantRecovery(t)
+	var calls atomic.Int64
+	p.setOnReply(func(reply []byte) ([]byte, bool) {
+		if calls.Add(1) <= maxRepeats {
+			s.MustDo(t, "FLUSHALL") // what was executed here was not, by the answer
+			s.MustDo(t, "SCRIPT", "FLUSH")
+			return []byte("-LOADING Redis is loading the dataset in memory\r\n"), true
+		}
+		return reply, true
+	})
+	if v := g.spend(patience); v.Outcome != limit.Allow {
+		t.Errorf("verdict %+v, want it allowed", v)
+	}
+	g.wantErrors(t, nil)
 }
 
 // TestErrorsOfEveryStore has the words of errors that these stores do not give.

@@ -12,7 +12,7 @@ import (
 
 // Repeats of one call within its deadline, and how long to wait before each:
 // enough to outlive a re-dial or an election's edge, few enough that a dead
-// store costs little.
+// store costs little. A lost script is loaded and counted apart.
 const (
 	maxRepeats  = 3
 	firstPause  = time.Millisecond
@@ -59,24 +59,26 @@ func (f *flight) run(ctx context.Context) {
 // carry sends the batch until it is answered, or may not be repeated, or
 // nobody waits any more.
 func (f *flight) carry() {
-	pause := firstPause
-	for attempt := 0; ; attempt++ {
+	pause, repeats, losses := firstPause, 0, 0
+	for {
 		deadline := f.deadline()
 		class := f.send(deadline)
-		if class == limit.ClassNone {
+		switch {
+		case class == limit.ClassNone:
 			return
-		}
-		again := class == classNoScript || class.Repeatable()
-		if !again || attempt == maxRepeats || time.Until(deadline) < pause {
-			if class == classNoScript {
-				class = limit.ClassScript
-			}
-			f.failAll(class)
+		case class == classNoScript && losses < maxRepeats:
+			losses++ // it is loaded now, so there is nothing to wait for
+		case class == classNoScript:
+			f.dropExpired()
+			f.failAll(limit.ClassScript)
 			return
-		}
-		if class != classNoScript {
+		case class.Repeatable() && repeats < maxRepeats && time.Until(deadline) >= pause:
 			time.Sleep(pause)
 			pause *= 2
+			repeats++
+		default:
+			f.failAll(class)
+			return
 		}
 		f.dropExpired()
 		if len(f.batch) == 0 {

@@ -189,7 +189,7 @@ func TestRestartHeals(t *testing.T) {
 			for !stop.Load() {
 				asked.Add(1)
 				switch v := g.spend(100 * time.Millisecond); v.Class {
-				case limit.ClassNone, limit.ClassRefused, limit.ClassConnection, limit.ClassTimeout, limit.ClassExpired:
+				case limit.ClassNone, limit.ClassRefused, limit.ClassConnection, limit.ClassTimeout, limit.ClassExpired, limit.ClassLate:
 				default:
 					t.Errorf("class %v of a store that restarts", v.Class)
 				}

@@ -135,7 +135,7 @@ func TestEveryKeyHasATTL(t *testing.T) {
 		w.estimate = w.guess(now)
 		l.batch(w.estimate, w.requests(now)...)
 	}
-	wantAllWithTTL(t, l.server, randomKeys/2)
+	wantAllWithTTL(t, l.server, randomKeys/4)
 }
 
 // TestKilledStoreHasNoKeyWithoutTTL kills a store that writes everything down
