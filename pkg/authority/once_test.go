@@ -107,7 +107,7 @@ func TestNothingIsSentForWhoHasGone(t *testing.T) {
 		<-hold
 		pipe(c, s.Socket())
 	})
-	g := run(t, url, func(c *Config) { c.DialTimeout = patience })
+	g := run(t, url)
 	ctx, cancel := context.WithCancel(context.Background())
 	gone := &limit.Ask{Checks: one(take(keyA, weekly, 1)), Deadline: time.Now().Add(patience)}
 	left := make(chan struct{})

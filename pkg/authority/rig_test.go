@@ -33,7 +33,7 @@ type rig struct {
 func run(t *testing.T, url string, change ...func(*Config)) *rig {
 	t.Helper()
 	g := &rig{registry: prometheus.NewRegistry()}
-	cfg := Config{URL: url}
+	cfg := Config{URL: url, DialTimeout: patience} // it bounds replies too
 	for _, f := range change {
 		f(&cfg)
 	}
