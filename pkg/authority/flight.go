@@ -2,6 +2,7 @@ package authority
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -92,15 +93,24 @@ func (f *flight) carry() {
 func (f *flight) deadline() time.Time {
 	var last time.Time
 	for _, w := range f.batch {
-		d := w.ask.Deadline
-		if d.IsZero() {
-			d = time.Now().Add(noDeadline)
-		}
-		if d.After(last) {
-			last = d
-		}
+		last = later(last, w.until())
 	}
 	return last
+}
+
+// until is when the ask stops waiting.
+func (w *waiter) until() time.Time {
+	if w.ask.Deadline.IsZero() {
+		return time.Now().Add(noDeadline)
+	}
+	return w.ask.Deadline
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // dropExpired leaves those who still wait. Nothing of the call before was
@@ -129,9 +139,14 @@ func (f *flight) failAll(class limit.Class) {
 // send makes one call and, when it is answered, completes the batch. It
 // returns ClassNone then, and otherwise what kept the call from its answer.
 func (f *flight) send(deadline time.Time) limit.Class {
-	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	now := time.Now()
+	if class := f.r.reach.barred(now); class != limit.ClassNone {
+		return class
+	}
+	base, cancel := context.WithDeadline(context.Background(), later(deadline, now.Add(f.r.dialTimeout)))
 	defer cancel()
-	cmd := &debitCmd{Cmd: redis.NewCmd(ctx), flight: f}
+	ctx := &callContext{Context: base}
+	cmd := &debitCmd{Cmd: redis.NewCmd(ctx), flight: f, ctx: ctx}
 	began := f.r.local()
 	reply, err := f.process(ctx, cmd)
 	received := f.r.local()
@@ -141,6 +156,7 @@ func (f *flight) send(deadline time.Time) limit.Class {
 		if now, foreign, f.verdicts, err = decodeReply(reply, cmd.checks, f.verdicts); err == nil {
 			f.r.offset.observe(now, cmd.sent, received)
 			f.r.metrics.foreign.Add(float64(foreign))
+			f.r.reach.reached()
 			f.r.noteState(limit.ClassNone, nil)
 			f.deliver()
 			return limit.ClassNone
@@ -148,11 +164,12 @@ func (f *flight) send(deadline time.Time) limit.Class {
 	}
 	class := classify(err, cmd.args != nil)
 	if class == classNoScript {
-		if err = f.r.loadScript(ctx, cmd.loads); err == nil {
+		if err = f.r.loadScript(base, cmd.loads); err == nil {
 			return classNoScript
 		}
 		class = classify(err, false)
 	}
+	f.r.noteReach(class, err, cmd.args != nil)
 	f.r.noteState(class, err)
 	return class
 }
@@ -208,6 +225,7 @@ func (f *flight) deliver() {
 type debitCmd struct {
 	*redis.Cmd
 	flight *flight
+	ctx    *callContext
 	args   []any
 	checks int
 	sent   time.Duration // local time of the write
@@ -235,6 +253,7 @@ func (c *debitCmd) Args() []any {
 	c.sent = f.r.local()
 	offset, _ := f.r.offset.estimate(c.sent)
 	f.args.reset()
+	var last time.Time // of those who still wait
 	for _, w := range f.batch {
 		// In this order: who leaves without seeing sent was seen to have left,
 		// and so goes along only to be answered late.
@@ -242,9 +261,13 @@ func (c *debitCmd) Args() []any {
 		notAfter := int64(0)
 		if !w.claimed.Load() {
 			notAfter = f.r.notAfter(w.ask, offset)
+			last = later(last, w.until())
 		}
 		f.args.add(w.ask, notAfter)
 		c.checks += len(w.ask.Checks)
+	}
+	if !last.IsZero() {
+		c.ctx.written(last)
 	}
 	c.args = f.args.build(len(f.batch), c.sent.Milliseconds()+offset)
 	f.r.metrics.batchKeys.Observe(float64(len(f.args.keys)))
@@ -282,12 +305,28 @@ func (r *Redis) loadScript(ctx context.Context, seen int) error {
 	return nil
 }
 
+// noteReach notes whether the store can be reached. An error that it answered
+// with shows that it can; a call that was not written, or whose connection
+// broke, that it cannot. A reply that is merely late says nothing.
+func (r *Redis) noteReach(class limit.Class, err error, sent bool) {
+	var answered redis.Error
+	switch {
+	case !sent, class == limit.ClassConnection, class == limit.ClassBadReply:
+		r.reach.failed(time.Now(), class)
+	case errors.As(err, &answered):
+		r.reach.reached()
+	}
+}
+
 // noteState logs when the store stops or starts to answer, or fails otherwise
-// than before; never for every call.
+// than before; never for every call, and of a store that does so all the time
+// only now and then.
 func (r *Redis) noteState(class limit.Class, err error) {
 	r.stateMu.Lock()
-	changed := r.failing != class
-	r.failing = class
+	changed := r.failing != class && r.logs.Allow()
+	if changed {
+		r.failing = class
+	}
 	r.stateMu.Unlock()
 	switch {
 	case !changed:

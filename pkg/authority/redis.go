@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 
 	"github.com/weir-rl/weir/pkg/limit"
 )
@@ -27,6 +28,13 @@ const (
 // flights is the most script calls on their way to one primary. Two keep the
 // store busy while a reply travels; more would only make batches smaller.
 const flights = 2
+
+// A store that comes and goes is logged at once for the first changes, and then
+// at this pace.
+const (
+	logEvery = 10 * time.Second
+	logBurst = 8
+)
 
 // Config says where the store is. It is fixed once New has taken it.
 type Config struct {
@@ -42,8 +50,8 @@ type Config struct {
 	// memory and longer waits against fewer refusals in a burst.
 	QueueCalls int
 
-	// DialTimeout bounds one attempt to connect. 0 means DefaultDialTimeout.
-	// Callers never wait longer than their own deadline.
+	// DialTimeout bounds one attempt to connect, greeting included. 0 means
+	// DefaultDialTimeout. Callers never wait longer than their own deadline.
 	DialTimeout time.Duration
 }
 
@@ -64,12 +72,16 @@ type Redis struct {
 	log     *slog.Logger
 	start   time.Time // local monotonic time is counted from here
 	prefix  string
+	reach   reach
+
+	dialTimeout time.Duration
 
 	loadMu sync.Mutex
 	loads  int // successful script loads; guarded by loadMu
 
 	stateMu sync.Mutex
 	failing limit.Class // last logged state; guarded by stateMu
+	logs    *rate.Limiter
 }
 
 // ParseURL checks a store URL and returns go-redis options for it. The error
@@ -137,6 +149,9 @@ func New(cfg Config, deps Deps) (*Redis, error) {
 		log:    log,
 		start:  time.Now(),
 		prefix: cfg.KeyPrefix,
+		logs:   rate.NewLimiter(rate.Every(logEvery), logBurst),
+
+		dialTimeout: cfg.DialTimeout,
 	}
 	r.metrics = newMetrics(deps.Registerer,
 		func() float64 { return float64(r.queue.length()) },
@@ -169,7 +184,10 @@ func (r *Redis) options(opt *redis.Options, cfg Config) *redis.Options {
 	opt.DialerRetries = 1
 	opt.ContextTimeoutEnabled = true
 	opt.DialTimeout = cfg.DialTimeout
-	opt.ReadTimeout, opt.WriteTimeout = cfg.DialTimeout, cfg.DialTimeout
+	// The deadlines of the calls count, which are monotonic; go-redis's own are
+	// of the wall clock.
+	opt.ReadTimeout, opt.WriteTimeout = -1, -1
+	opt.Dialer = guarded(redis.NewDialer(opt))
 	opt.PoolSize = flights
 	opt.MaxActiveConns = flights + 1 // one more for a script load beside two flights
 	opt.PoolTimeout = cfg.DialTimeout
@@ -229,7 +247,8 @@ func (r *Redis) Close() error { return r.client.Close() }
 //
 // The ask belongs to the authority until then. A deadline that passes while a
 // call is on its way is noticed when that call ends, which is no later than the
-// deadline of the last ask that it carries.
+// deadline of the last ask that it carries, or than Config.DialTimeout when it
+// needs a new connection.
 func (r *Redis) Submit(ask *limit.Ask, complete func(limit.Class)) {
 	r.submit(&waiter{ask: ask, complete: complete})
 }
@@ -313,8 +332,11 @@ func (r *Redis) leave(w *waiter, c *call) {
 		return
 	}
 	class := limit.ClassExpired
-	if w.sent.Load() {
+	switch {
+	case w.sent.Load():
 		class = limit.ClassTimeout
+	case r.reach.lost():
+		class = limit.ClassRefused
 	}
 	w.giveUp(class)
 	r.metrics.failed(class, w.sent.Load())
