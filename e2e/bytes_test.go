@@ -108,8 +108,8 @@ func TestTooManyDescriptors(t *testing.T) {
 			"content-type": "application/problem+json", "cache-control": "no-store", "x-envoy-ratelimited": "true",
 		}, malformed(""))
 	}
+	counted(0, 3)
 	if got := w.stored(t, "e2e", "big", value); got != nil {
 		t.Errorf("Redis holds %q, want nothing: none of the descriptors was charged", got)
 	}
-	counted(0, 3)
 }

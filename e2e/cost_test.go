@@ -108,6 +108,7 @@ func TestCostThatIsNoNumber(t *testing.T) {
 					"x-ratelimit-reset":     "0", // No wait helps, and Envoy has no way to leave it out.
 				}, malformed("budget"))
 			}
+			counted(1, 5)
 			if got := w.stored(t, "e2e", "budget", user); before == nil || got != before {
 				t.Errorf("Redis holds %q after costs of nan, want %q as before", got, before)
 			}

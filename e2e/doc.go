@@ -3,5 +3,6 @@
 //
 // One Redis serves all of them; its clock stands still until a test moves it, so that every header and every body is
 // exact. Each test has values of its own in its requests and a day of its own on that clock, and so meets no state of
-// another. Time decides nothing: Envoy waits a second for the sidecar, and what is counted is waited for.
+// another. Time decides nothing: Envoy and the sidecar wait for answers far longer than any takes, and what is counted
+// is waited for.
 package e2e

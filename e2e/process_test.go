@@ -47,7 +47,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 	old := startInstance(t, args...)
 	_, port, _ := strings.Cut(old.rls, ":")
 	envoy := envoytest.Start(t, envoytest.Config{
-		File: routes.envoy, Dir: dir, Concurrency: 2, Timeout: 20 * time.Second,
+		File: routes.envoy, Dir: dir, Concurrency: 2, Timeout: filterTimeout,
 		Replace: []string{"TCP_PORT", port, "MANY_RULES_64", "", "MANY_RULES_80", ""},
 	})
 

@@ -112,7 +112,7 @@ func TestRequestsThatAreNone(t *testing.T) {
 // U12 of the peer, TestCacheError: it answers UNKNOWN when Redis fails, which opens open routes whatever the rule
 // wants. Here the rule says what happens, and that is an answer.
 func TestAnswerWithoutRedis(t *testing.T) {
-	w := alone(t, func(c *sidecar.Config) { c.Store.URL = "unix:///nowhere/redis.sock" })
+	w := alone(t, func(c *sidecar.Config) { c.Store.URL, c.Decision.Budget = "unix:///nowhere/redis.sock", shortBudget })
 	answer, err := dial(t, w.Addrs().TCP).call(t, &pipeline.Request{Domain: "e2e", Descriptors: one("user", "ann")})
 	if err != nil || answer.GetOverallCode() != rlsv3.RateLimitResponse_OVER_LIMIT ||
 		answer.GetDynamicMetadata().GetFields()["deny_as"].GetStringValue() != "unavailable" {

@@ -119,9 +119,7 @@ func (p *player) start(t *testing.T, text string) {
 			t.Fatal(err)
 		}
 	}
-	c := settings(p.redis.URL(), name(t), "", dir)
-	c.Decision.Budget = 10 * time.Second // Nothing here is about deadlines.
-	w, err := startWeir(c)
+	w, err := startWeir(settings(p.redis.URL(), name(t), "", dir))
 	if err != nil {
 		t.Fatal(err)
 	}

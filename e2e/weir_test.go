@@ -17,9 +17,13 @@ const (
 	// patience ends a test that would hang; nothing is decided by it.
 	patience = time.Minute
 
-	// budget is how long a decision may wait for Redis: less than Envoy waits for the decision, and long enough that
-	// two loaded cores and the race detector do not turn a debit into a failure.
-	budget = 500 * time.Millisecond
+	// filterTimeout is how long Envoy waits for the sidecar, and budget how long that waits for Redis: both far longer
+	// than a loaded machine with the race detector takes, so that no answer is lost to the clock.
+	filterTimeout = 20 * time.Second
+	budget        = 10 * time.Second
+
+	// shortBudget is for decisions that Redis does not answer.
+	shortBudget = 2 * time.Second
 )
 
 // weir is a sidecar that runs in this process.

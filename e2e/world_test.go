@@ -60,7 +60,7 @@ func (p plan) policyPath() (string, error) {
 }
 
 // build starts a world on this Redis.
-func (p plan) build(redis *redistest.Server) (_ *world, err error) {
+func (p plan) build(redis *redistest.Server, budget time.Duration) (_ *world, err error) {
 	w := &world{redis: redis}
 	defer func() {
 		if err != nil {
@@ -75,10 +75,11 @@ func (p plan) build(redis *redistest.Server) (_ *world, err error) {
 		return nil, err
 	}
 	c := settings(redis.URL(), p.name, filepath.Join(w.dir, "rls.sock"), policy)
+	c.Decision.Budget = budget
 	if w.weir, err = startWeir(c); err != nil {
 		return nil, err
 	}
-	config := envoytest.Config{File: p.envoy, Dir: w.dir}
+	config := envoytest.Config{File: p.envoy, Dir: w.dir, Timeout: filterTimeout}
 	if p.replace != nil {
 		config.Replace = p.replace(w.weir)
 	}
@@ -125,7 +126,7 @@ func (p plan) start(t *testing.T) *world {
 	w := worlds.all[p.name]
 	if w == nil {
 		var err error
-		if w, err = p.build(redistest.Shared(t)); err != nil {
+		if w, err = p.build(redistest.Shared(t), budget); err != nil {
 			t.Fatal(err)
 		}
 		if worlds.all == nil {
@@ -139,10 +140,10 @@ func (p plan) start(t *testing.T) *world {
 	return w
 }
 
-// alone returns a world that no other test sees, on a Redis of its own whose clock runs.
+// alone returns a world that no other test sees, on a Redis of its own that the test may stop; its clock runs.
 func (p plan) alone(t *testing.T) *world {
 	t.Helper()
-	w, err := p.build(redistest.Start(t))
+	w, err := p.build(redistest.Start(t), shortBudget)
 	if err != nil {
 		t.Fatal(err)
 	}
