@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -70,16 +71,23 @@ type instance struct {
 	killed  bool   // by the test, so that its end is no fault
 }
 
-// fleetArgs are settings of sidecars on one Redis. The budget is as long as can be: no answer of these tests depends on
-// how busy the machine is.
-func fleetArgs(redis *redistest.Server, policy string) []string {
-	return []string{
+// fleetArgs are the flags of a sidecar on a Redis; those of more stand instead of the ones of the same names. The
+// budget is as long as can be: no answer of these tests depends on how busy the machine is.
+func fleetArgs(redis *redistest.Server, policy string, more ...string) []string {
+	args := slices.Clone(more)
+	for _, flag := range []string{
 		"--policy.paths=" + policy,
 		"--store.type=redis", "--store.url=" + redis.URL(),
 		"--decision.budget=10s",
 		"--rls.tcp=127.0.0.1:0", "--ops.address=127.0.0.1:0", "--admin.address=",
 		"--drain.delay=0s",
+	} {
+		name, _, _ := strings.Cut(flag, "=")
+		if !slices.ContainsFunc(more, func(m string) bool { return strings.HasPrefix(m, name+"=") }) {
+			args = append(args, flag)
+		}
 	}
+	return args
 }
 
 // writePolicy writes a policy file.
@@ -118,6 +126,7 @@ func launchInstance(t *testing.T, args ...string) (*instance, error) {
 	i.process, err = parts.Start(parts.Command{
 		Path:   binary,
 		Args:   append([]string{"serve", "--log.format=json"}, args...),
+		Env:    []string{"GORACE=atexit_sleep_ms=0"},
 		Output: log,
 	})
 	if err != nil {
@@ -257,20 +266,13 @@ func sumOver(t *testing.T, nodes []node, name string, labels ...string) (total f
 // storeKeys asks the key command where the budgets of descriptors are kept.
 func storeKeys(t *testing.T, policy string, descriptors ...string) []string {
 	t.Helper()
-	binary, err := sidecarBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
 	args := []string{"key", "--policy.paths=" + policy, "--domain=fleet"}
 	for _, d := range descriptors {
 		args = append(args, "--descriptor="+d)
 	}
-	out, err := exec.Command(binary, args...).Output()
-	if err != nil {
-		t.Fatalf("sidecar key: %v", err)
-	}
+	out := command(t, args...)
 	var keys []string
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(out) {
 		key, _, _ := strings.Cut(line, "\t")
 		keys = append(keys, key)
 	}

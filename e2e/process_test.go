@@ -43,8 +43,8 @@ func TestReplacedUnderLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	args := append(fleetArgs(redis, policy), "--rls.unix.path="+filepath.Join(dir, "rls.sock"))
-	old := startInstance(t, args...)
+	socket := "--rls.unix.path=" + filepath.Join(dir, "rls.sock")
+	old := startInstance(t, append(fleetArgs(redis, policy), socket)...)
 	_, port, _ := strings.Cut(old.rls, ":")
 	envoy := envoytest.Start(t, envoytest.Config{
 		File: routes.envoy, Dir: dir, Concurrency: 2, Timeout: filterTimeout,
@@ -53,7 +53,12 @@ func TestReplacedUnderLoad(t *testing.T) {
 
 	load := startHTTPLoad(t, envoy, requests)
 	old.waitAnswered(t, each)
-	successor := startInstance(t, append(args, "--rls.take_over")...)
+	text, err := os.ReadFile(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The same limits as a later version, by which the access log tells who answered.
+	successor := startInstance(t, append(fleetArgs(redis, writePolicy(t, "version: 2\n"+string(text))), socket, "--rls.take_over")...)
 	old.terminate(t)
 	if err := old.ended(t); err != nil {
 		t.Errorf("the old process: %v, want exit code 0", err)
@@ -78,7 +83,17 @@ func TestReplacedUnderLoad(t *testing.T) {
 	if state := stored(t, redis, keys[0].(string)); ok != admitted || state.Used != admitted {
 		t.Errorf("admitted %d, and Redis has counted %d; want %d", ok, state.Used, admitted)
 	}
-	t.Logf("%d requests, the successor answered %v of them", sent, successor.sum(t, "weir_rls_requests_total"))
+	by := map[any]uint64{}
+	for _, line := range envoy.WaitAccessLog(t, int(sent)) {
+		limiter, _ := line["limiter"].(map[string]any)
+		by[limiter["policy_version"]]++
+	}
+	answered := uint64(successor.sum(t, "weir_rls_requests_total"))
+	if by["0"] < each || by["2"] < each || by["0"]+by["2"] != sent || by["2"] != answered {
+		t.Errorf("of %d requests the access log gives %v to the versions; want at least %d to each, and to the second the %d that its sidecar counts",
+			sent, by, each, answered)
+	}
+	t.Logf("%d requests, answered by version %v", sent, by)
 }
 
 // `sidecar key` prints the key that Redis holds, for a sidecar with a secret, a prefix and tenants.

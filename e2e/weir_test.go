@@ -50,14 +50,17 @@ func settings(redisURL, namespace, socket string, policies ...string) sidecar.Co
 }
 
 // startWeir runs a sidecar until close.
-func startWeir(c sidecar.Config) (*weir, error) {
+func startWeir(c sidecar.Config) (*weir, error) { return startWeirAt(c, nil) }
+
+// startWeirAt is startWeir with a wall clock of the sidecar's own.
+func startWeirAt(c sidecar.Config, now func() time.Time) (*weir, error) {
 	w := &weir{config: c, registry: prometheus.NewRegistry(), ended: make(chan error, 1)}
 	var faults []error
 	if w.prepared, faults = c.Prepare(); len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
 	var err error
-	if w.Sidecar, err = sidecar.New(sidecar.Options{Config: c, Registry: w.registry}); err != nil {
+	if w.Sidecar, err = sidecar.New(sidecar.Options{Config: c, Registry: w.registry, Now: now}); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
