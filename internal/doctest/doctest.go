@@ -11,6 +11,7 @@
 //	sh show              commands whose flags, targets and paths must exist
 //	text output          what the run before printed; digits may differ, and … stands for anything
 //	go DIR NAME          a part of that Example of the package in DIR
+//	text redis-acl       what a Redis must allow, given to one
 //	text, json           neither a command nor a configuration
 //
 // Anything else is a problem. Every check returns problems as text, each with file and line, so that its test can

@@ -19,7 +19,7 @@ func (f Fence) Is(kind string) bool { return strings.Join(f.Info, " ") == kind }
 // fenceKinds are the infos that a fence may have, besides those of Go.
 var fenceKinds = map[string]bool{
 	"yaml policy": true, "yaml sidecar": true, "yaml envoy": true, "yaml envoy-fragment": true,
-	"sh run": true, "sh show": true, "text": true, "text output": true, "json": true,
+	"sh run": true, "sh show": true, "text": true, "text output": true, "text redis-acl": true, "json": true,
 }
 
 // mark is what opens and ends a fence.
