@@ -48,6 +48,7 @@ func (f *flight) run(ctx context.Context) {
 			for _, w := range f.gone {
 				f.r.fail(w, limit.ClassExpired)
 			}
+			clear(f.gone) // or they would stay alive until as many expire again
 			if len(f.batch) == 0 {
 				break
 			}
