@@ -100,19 +100,24 @@ func redactURL(v string) string {
 		return ""
 	}
 	u, err := url.Parse(v)
-	if err != nil || (u.User == nil && strings.Contains(v, "@")) {
+	// An @ that does not end the credentials may be part of them.
+	if at := strings.Count(v, "@"); err != nil || at > 1 || at == 1 && u.User == nil {
 		return hidden
-	}
-	if u.User != nil {
-		if _, ok := u.User.Password(); !ok {
-			return u.String()
-		}
 	}
 	if q := u.Query(); q.Has("password") {
 		q.Set("password", hidden)
 		u.RawQuery = q.Encode()
 	}
 	return u.Redacted()
+}
+
+// redactText hides the credentials of a text that is a URL. It may stand where
+// no URL belongs.
+func redactText(v string) string {
+	if strings.Contains(v, "://") && strings.ContainsAny(v, "@?") {
+		return redactURL(v)
+	}
+	return v
 }
 
 // Check finds what no single value shows. It serves Configs that were put

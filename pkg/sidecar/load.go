@@ -81,7 +81,7 @@ type loader struct {
 }
 
 func (l *loader) fault(place, path, value, problem, mend string) {
-	l.faults = append(l.faults, Fault{Place: place, Path: path, Value: value, Problem: problem, Mend: mend})
+	l.faults = append(l.faults, Fault{Place: place, Path: path, Value: redactText(value), Problem: problem, Mend: mend})
 }
 
 // check adds what no single value shows, but not of settings that have a

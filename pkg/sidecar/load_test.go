@@ -119,7 +119,7 @@ ops: {address: ":0"}
 admin: {address: "[::1]:0"}
 policy: {paths: [a, b], merge_domains: true, allow_empty: true}
 policy_defaults: {overdraw: off, on_store_failure: open}
-store: {type: redis, url: "redis://u:p@h:1/2", namespace: n, secret_file: s, tenant_entry: t, key_prefix: "p:", queue_calls: 9, dial_timeout: 20ms}
+store: {type: redis, url: "redis://u:p@h:1/2", namespace: n, secret_file: s, tenant_entry: t, key_prefix: "p:", queue_calls: 99, dial_timeout: 20ms}
 memory: {max_entries: 7}
 decision: {budget: 5ms}
 drain: {delay: 1s, timeout: 2s}
@@ -140,7 +140,7 @@ metrics: {values_per_rule: 3}
 		PolicyDefaults: sidecar.PolicyDefaults{Overdraw: limit.OverdrawOff, OnStoreFailure: limit.ModeOpen},
 		Store: sidecar.StoreConfig{
 			Type: "redis", URL: "redis://u:p@h:1/2", Namespace: "n", SecretFile: "s", TenantEntry: "t", KeyPrefix: "p:",
-			QueueCalls: 9, DialTimeout: 20 * time.Millisecond,
+			QueueCalls: 99, DialTimeout: 20 * time.Millisecond,
 		},
 		Memory:   sidecar.MemoryConfig{MaxEntries: 7},
 		Decision: sidecar.DecisionConfig{Budget: 5 * time.Millisecond},

@@ -90,7 +90,7 @@ var table = []Setting{
 	integer("store.queue_calls", "calls", authority.DefaultQueueCalls,
 		"The most calls that wait for Redis at once, and the most keys among them. A call that finds the queue full gets its rules' failure mode at once. "+
 			"More takes memory and makes calls wait longer; fewer are refused in a burst.",
-		1, 1<<20, func(c *Config) *int { return &c.Store.QueueCalls }),
+		limit.MaxChecks, 1<<20, func(c *Config) *int { return &c.Store.QueueCalls }), // with less, a request could never be counted
 	duration("store.dial_timeout", authority.DefaultDialTimeout,
 		"The longest that one attempt to connect to Redis takes. No call waits longer than its own budget.",
 		10*time.Millisecond, time.Minute, func(c *Config) *time.Duration { return &c.Store.DialTimeout }),
