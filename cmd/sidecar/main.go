@@ -35,6 +35,9 @@ func process() int {
 	// follows the first.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as below nohup
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	go func() {
 		cancel(fmt.Errorf("received %s", <-signals))
 		<-signals

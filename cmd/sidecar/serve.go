@@ -2,6 +2,8 @@ package main
 
 import (
 	"log/slog"
+	"os/signal"
+	"syscall"
 
 	"github.com/alecthomas/kong"
 
@@ -28,6 +30,8 @@ func (c *serveCmd) Run(e *env) error {
 		_, more := s.Config.Prepare()
 		return e.refuse(append(faults, more...))
 	}
+	// Whoever reads the log may go; requests are answered all the same.
+	signal.Ignore(syscall.SIGPIPE)
 	sc, err := sidecar.New(sidecar.Options{
 		Config: s.Config,
 		Origin: s.Origin,

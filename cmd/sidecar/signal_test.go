@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"net"
@@ -70,6 +71,54 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 		}
 	case <-time.After(patience):
 		t.Fatal("the second signal did nothing")
+	}
+}
+
+// TestEndsInOrder: also when nobody reads the log any more, whose next line
+// would otherwise end the process, and when the terminal goes.
+func TestEndsInOrder(t *testing.T) {
+	for name, by := range map[string]syscall.Signal{"without a reader": syscall.SIGTERM, "hangup": syscall.SIGHUP} {
+		t.Run(name, func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "weir")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			socket := filepath.Join(dir, "s")
+			cmd := exec.Command("sidecar", "serve", "--rls.tcp=", "--rls.unix.path="+socket, "--ops.address=", "--admin.address=",
+				"--store.type=memory", "--policy.allow_empty")
+			log, writer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd.Stderr = writer
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			_ = writer.Close()
+			t.Cleanup(func() { _ = cmd.Process.Kill() })
+			if _, err := bufio.NewReader(log).ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+			health := exec.Command("sidecar", "health", "--addr=unix://"+socket, "--wait", "--timeout=30s")
+			if out, err := health.CombinedOutput(); err != nil {
+				t.Fatalf("health: %v: %s", err, out)
+			}
+			if by == syscall.SIGTERM {
+				_ = log.Close()
+			} else {
+				defer log.Close()
+			}
+			if err := cmd.Process.Signal(by); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("ended with %v, want exit code 0", err)
+			}
+			if _, err := os.Lstat(socket); err == nil {
+				t.Error("the socket is still there")
+			}
+		})
 	}
 }
 
