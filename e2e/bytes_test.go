@@ -93,14 +93,14 @@ func TestLongHeader(t *testing.T) {
 
 // 64 descriptors of 70 KB, above grpc's bound of 4 MiB in one message, are all counted: each request takes 64 of 192.
 func TestMessageAboveFourMiB(t *testing.T) {
-	w := routes.start(t)
+	w := large.start(t)
 	value := name(t) + strings.Repeat("x", 70<<10)
 	w.limited(t, 3, func() envoytest.Response { return w.get(t, "/open/64", "x-raw", value) })
 }
 
 // 80 descriptors of 60 KB are more than a request may have. That they are too many is an answer, and a denial.
 func TestTooManyDescriptors(t *testing.T) {
-	w := routes.start(t)
+	w := large.start(t)
 	counted := w.count(t, "open")
 	value := name(t) + strings.Repeat("x", 60<<10)
 	for range 3 {

@@ -31,16 +31,17 @@ type world struct {
 // plan says what a world is made of; file names are relative to the root of the repository.
 type plan struct {
 	name, envoy, policy string
+	timeout             time.Duration // of Envoy's filter
 	replace             func(*weir) []string
 }
 
 var (
 	// northstar is what we ship.
-	northstar = plan{name: "northstar", envoy: "envoy/northstar.yaml", policy: "config/northstar"}
+	northstar = plan{name: "northstar", envoy: "envoy/northstar.yaml", policy: "config/northstar", timeout: filterTimeout}
 
 	// routes has a route for each behaviour.
 	routes = plan{
-		name: "e2e", envoy: "e2e/testdata/envoy.yaml", policy: "e2e/testdata/policy.yaml",
+		name: "e2e", envoy: "e2e/testdata/envoy.yaml", policy: "e2e/testdata/policy.yaml", timeout: filterTimeout,
 		replace: func(w *weir) []string {
 			_, port, _ := strings.Cut(w.Addrs().TCP, ":")
 			const rule = "{actions: [{request_headers: {header_name: x-raw, descriptor_key: big}}]},"
@@ -51,6 +52,9 @@ var (
 			}
 		},
 	}
+
+	// large is routes again, for messages of megabytes.
+	large = plan{name: "large", envoy: routes.envoy, policy: routes.policy, timeout: largeTimeout, replace: routes.replace}
 )
 
 // policyPath is where the policy is, wherever the test runs.
@@ -79,7 +83,7 @@ func (p plan) build(redis *redistest.Server, budget time.Duration) (_ *world, er
 	if w.weir, err = startWeir(c); err != nil {
 		return nil, err
 	}
-	config := envoytest.Config{File: p.envoy, Dir: w.dir, Timeout: filterTimeout}
+	config := envoytest.Config{File: p.envoy, Dir: w.dir, Timeout: p.timeout}
 	if p.replace != nil {
 		config.Replace = p.replace(w.weir)
 	}
