@@ -190,6 +190,7 @@ func (f *flight) process(ctx context.Context, cmd *debitCmd) (string, error) {
 // the next flight while it has time left.
 func (f *flight) deliver() {
 	now, at := time.Now(), 0
+	var again []*waiter
 	for _, w := range f.batch {
 		verdicts := f.verdicts[at : at+len(w.ask.Checks)]
 		at += len(verdicts)
@@ -197,8 +198,10 @@ func (f *flight) deliver() {
 		if class == limit.ClassLate || class == limit.ClassStale {
 			w.sent.Store(false) // nothing of it was executed
 			w.repeats++
-			if w.repeats > maxRequeues || w.expired(now) || !f.r.queue.put(w, true) {
+			if w.repeats > maxRequeues || w.expired(now) {
 				f.r.fail(w, class)
+			} else {
+				again = append(again, w)
 			}
 			continue
 		}
@@ -216,6 +219,11 @@ func (f *flight) deliver() {
 			f.r.metrics.failed(class, true)
 		}
 		w.complete(class)
+	}
+	if len(again) > 0 && !f.r.queue.putBack(again) {
+		for _, w := range again {
+			f.r.fail(w, limit.ClassLate)
+		}
 	}
 }
 

@@ -3,9 +3,11 @@ package authority
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -211,4 +213,57 @@ func TestFlappingStoreLogsLittle(t *testing.T) {
 	if got := strings.Count(out.String(), "store does not answer"); got != 1 {
 		t.Errorf("%d lines of a lasting state, want 1: %s", got, out.String())
 	}
+}
+
+// TestPutBackKeepsTheOrder: what was late goes first, and among itself as before.
+func TestPutBackKeepsTheOrder(t *testing.T) {
+	q := newQueue(16, flights)
+	var late []*waiter
+	for i := range 3 {
+		late = append(late, waiting(i, 1, true))
+	}
+	last := waiting(3, 1, true)
+	if !q.put(last) || !q.putBack(late) {
+		t.Fatal("the queue is full")
+	}
+	batch, _ := q.take(time.Now(), nil, nil, map[limit.Key]struct{}{})
+	if want := append(late, last); !slices.Equal(batch, want) {
+		t.Errorf("taken as %v, want %v", batch, want)
+	}
+	if q.total != 0 || len(q.keys) != 0 {
+		t.Errorf("an empty queue counts %d keys in all and %d of its own", q.total, len(q.keys))
+	}
+}
+
+// TestWhoGivesUpIsNoTimeout: Envoy cancels a call when its client goes. That is
+// no sign of a store in trouble, and the debit counts as what it was (S10).
+func TestWhoGivesUpIsNoTimeout(t *testing.T) {
+	s := redistest.Start(t)
+	p := newProxy(t, s)
+	g := run(t, p.url)
+	g.wantRecovery(t)
+	sent, answer := make(chan struct{}), make(chan struct{})
+	p.setOnReply(func(b []byte) ([]byte, bool) {
+		close(sent)
+		<-answer
+		return b, true
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ask := &limit.Ask{Checks: one(take(keyA, weekly, 1)), Deadline: time.Now().Add(patience)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		g.Debit(ctx, ask)
+	}()
+	<-sent
+	cancel()
+	close(answer)
+	<-done
+	if v := ask.Checks[0].Verdict; v.Outcome != limit.Allow {
+		t.Errorf("verdict %+v, want what the store answered", v)
+	}
+	if got := used(t, s); got != 2 {
+		t.Errorf("%d hits are stored, want 2", got)
+	}
+	g.wantErrors(t, nil)
 }

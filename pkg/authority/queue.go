@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -56,28 +57,34 @@ func newQueue(limitCalls, workers int) *queue {
 }
 
 // put adds w and reports whether there was room.
-func (q *queue) put(w *waiter, again bool) bool {
+func (q *queue) put(w *waiter) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || len(q.waiting) >= q.limit || q.total+len(w.ask.Checks) > q.limit {
+		return false
+	}
+	q.countLocked(w, 1)
+	if q.hogsLocked(w) {
+		q.countLocked(w, -1)
+		return false
+	}
+	q.waiting = append(q.waiting, w)
+	q.signal()
+	return true
+}
+
+// putBack puts what was late or stale before all others, in its order, since
+// it has waited already. It makes room where there is none.
+func (q *queue) putBack(again []*waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return false
 	}
-	if !again {
-		if len(q.waiting) >= q.limit || q.total+len(w.ask.Checks) > q.limit {
-			return false
-		}
+	for _, w := range again {
+		q.countLocked(w, 1)
 	}
-	q.countLocked(w, 1)
-	if !again && q.hogsLocked(w) {
-		q.countLocked(w, -1)
-		return false
-	}
-	if again {
-		// What was late or stale has waited already: it goes first.
-		q.waiting = append([]*waiter{w}, q.waiting...)
-	} else {
-		q.waiting = append(q.waiting, w)
-	}
+	q.waiting = slices.Insert(q.waiting, 0, again...)
 	q.signal()
 	return true
 }

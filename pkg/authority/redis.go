@@ -266,7 +266,7 @@ func (r *Redis) submit(w *waiter) {
 		r.fail(w, limit.ClassExpired)
 		return
 	}
-	if !r.queue.put(w, false) {
+	if !r.queue.put(w) {
 		r.fail(w, limit.ClassOverloaded)
 	}
 }
@@ -305,6 +305,10 @@ var calls = sync.Pool{New: func() any {
 // verdict written, or with none and the class in every check. An ask that was
 // given up must not be reused, whatever its class: the queue or a call on its way
 // still reads its checks.
+//
+// A cancelled ask that is on its way is waited for nonetheless. Its debit stands
+// in any case (semantics S10), and clients that give up at will must not make a
+// store look as if it were late.
 func (r *Redis) Debit(ctx context.Context, ask *limit.Ask) {
 	c := calls.Get().(*call)
 	w := &waiter{ask: ask, complete: func(limit.Class) { c.done <- struct{}{} }}
@@ -319,6 +323,14 @@ func (r *Redis) Debit(ctx context.Context, ask *limit.Ask) {
 	case <-expired:
 		r.leave(w, c)
 	case <-ctx.Done():
+		if w.sent.Load() && errors.Is(ctx.Err(), context.Canceled) {
+			select {
+			case <-c.done:
+			case <-expired:
+				r.leave(w, c)
+			}
+			break
+		}
 		r.leave(w, c)
 	}
 	c.timer.Stop()
