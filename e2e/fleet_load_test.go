@@ -51,7 +51,7 @@ func newOutcome() outcome {
 }
 
 // source counts the answers of all nodes by who decided.
-func (o *outcome) source(name string) (n int) {
+func (o outcome) source(name string) (n int) {
 	for key, count := range o.sources {
 		if of, _, _ := strings.Cut(key, " "); of == name {
 			n += count
@@ -149,6 +149,20 @@ func (l *load) sofar() outcome {
 	c.admitted, c.denied = maps.Clone(c.admitted), maps.Clone(c.denied)
 	c.sources, c.causes = maps.Clone(c.sources), maps.Clone(c.causes)
 	return c
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, complaint string, met func() bool) {
+	t.Helper()
+	err := parts.Poll(t.Context(), patience, func() error {
+		if !met() {
+			return errors.New(complaint)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // until waits for a condition while the callers go on. They must have calls left until it holds.
