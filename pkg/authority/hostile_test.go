@@ -267,3 +267,33 @@ func TestWhoGivesUpIsNoTimeout(t *testing.T) {
 	}
 	g.wantErrors(t, nil)
 }
+
+// TestWhoHasGoneKeepsNobodyOut: while flights wait for a connection nothing is
+// taken, and the queue would fill with callers that have left.
+func TestWhoHasGoneKeepsNobodyOut(t *testing.T) {
+	for name, keys := range map[string]int{"the queue": 16, "a key": 1} {
+		t.Run(name, func(t *testing.T) {
+			q := newQueue(16, flights)
+			var left []*waiter
+			for i := range 16 {
+				if w := waiting(i%keys, 1, true); q.put(w) {
+					left = append(left, w)
+				}
+			}
+			if q.put(waiting(0, 1, true)) {
+				t.Fatal("there is room")
+			}
+			for _, w := range left {
+				w.claim()
+			}
+			q.swept = time.Time{}
+			stays := waiting(0, 1, true)
+			if !q.put(stays) {
+				t.Fatal("a caller was refused for the sake of those who have gone")
+			}
+			if got := q.length(); got != 1 || q.total != 1 || len(q.keys) != 1 {
+				t.Errorf("%d wait with %d keys, %d of them distinct; want one", got, q.total, len(q.keys))
+			}
+		})
+	}
+}

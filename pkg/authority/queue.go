@@ -46,6 +46,7 @@ type queue struct {
 	total   int // keys, counted once for each check
 	limit   int
 	closed  bool
+	swept   time.Time
 }
 
 func newQueue(limitCalls, workers int) *queue {
@@ -60,17 +61,42 @@ func newQueue(limitCalls, workers int) *queue {
 func (q *queue) put(w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || len(q.waiting) >= q.limit || q.total+len(w.ask.Checks) > q.limit {
+	if q.closed {
+		return false
+	}
+	if !q.hasRoomLocked(w) && (!q.sweepLocked(time.Now()) || !q.hasRoomLocked(w)) {
 		return false
 	}
 	q.countLocked(w, 1)
-	if q.hogsLocked(w) {
-		q.countLocked(w, -1)
-		return false
-	}
 	q.waiting = append(q.waiting, w)
 	q.signal()
 	return true
+}
+
+func (q *queue) hasRoomLocked(w *waiter) bool {
+	return len(q.waiting) < q.limit && q.total+len(w.ask.Checks) <= q.limit && !q.hogsLocked(w)
+}
+
+// sweepEvery is how often a full queue is searched for callers that have gone.
+const sweepEvery = time.Millisecond
+
+// sweepLocked drops those whose callers have gone, and says whether it did.
+// While no flight takes anything, as when a store does not let connect, they
+// would keep out those who still have time.
+func (q *queue) sweepLocked(now time.Time) bool {
+	if now.Sub(q.swept) < sweepEvery {
+		return false
+	}
+	q.swept = now
+	before := len(q.waiting)
+	q.waiting = slices.DeleteFunc(q.waiting, func(w *waiter) bool {
+		gone := w.claimed.Load()
+		if gone {
+			q.countLocked(w, -1)
+		}
+		return gone
+	})
+	return len(q.waiting) < before
 }
 
 // putBack puts what was late or stale before all others, in its order, since
@@ -89,12 +115,13 @@ func (q *queue) putBack(again []*waiter) bool {
 	return true
 }
 
-// hogsLocked says that a key of w, which is counted already, takes more than
-// its share: a quarter, though a request that alone has more may wait alone.
+// hogsLocked says that a key of w would take more than its share: a quarter,
+// though a request that alone has more may wait alone.
 func (q *queue) hogsLocked(w *waiter) bool {
 	for i := range w.ask.Checks {
 		k := w.ask.Checks[i].Key
-		if q.keys[k] <= max(1, q.limit/4) {
+		others := q.keys[k]
+		if others == 0 {
 			continue
 		}
 		own := 0
@@ -103,7 +130,7 @@ func (q *queue) hogsLocked(w *waiter) bool {
 				own++
 			}
 		}
-		if q.keys[k] > own {
+		if others+own > max(1, q.limit/4) {
 			return true
 		}
 	}
