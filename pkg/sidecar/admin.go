@@ -2,8 +2,11 @@ package sidecar
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
+	"strings"
 	"time"
 )
 
@@ -22,7 +25,25 @@ func (s *Sidecar) adminHandler() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	return mux
+	return toLoopback(mux)
+}
+
+// toLoopback refuses requests that were sent to another name than the
+// machine's own: a web page can have its own name resolve to 127.0.0.1, and
+// have a browser here fetch what the page then reads.
+func toLoopback(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+		if host != "" && host != "localhost" && (err != nil || !ip.Unmap().IsLoopback()) {
+			plain(w, http.StatusForbidden, "ask for 127.0.0.1, [::1] or localhost\n")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // redactedCmdline stands in for pprof.Cmdline, which would show the password

@@ -413,3 +413,28 @@ func TestOffListeners(t *testing.T) {
 		t.Errorf("Run() = %v", err)
 	}
 }
+
+// The admin listener is for who is on the machine. A page whose name resolves
+// to 127.0.0.1 is not, though the browser that shows it is.
+func TestAdminAnswersLoopbackNamesOnly(t *testing.T) {
+	r := run(t, sidecar.Options{Config: config(t, twoAYear)})
+	for host, want := range map[string]int{
+		"127.0.0.1:9091": http.StatusOK, "localhost": http.StatusOK, "[::1]:9091": http.StatusOK, "127.9.9.9": http.StatusOK,
+		"evil.example": http.StatusForbidden, "evil.example:9091": http.StatusForbidden, "192.0.2.1": http.StatusForbidden,
+		"localhost.evil.example": http.StatusForbidden,
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.Addrs().Admin+"/config", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = host
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("GET /config of host %s = %d, want %d", host, res.StatusCode, want)
+		}
+	}
+}
