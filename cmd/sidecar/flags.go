@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"reflect"
 	"strconv"
@@ -108,7 +109,7 @@ func loadSettings(e *env, file string, given settings) (*sidecar.Settings, []sid
 	in := sidecar.Inputs{File: file, Environ: e.environ, Flags: given}
 	var unreadable []sidecar.Fault
 	if file != "" {
-		data, err := os.ReadFile(file)
+		data, err := readAtMost(file, maxSettingsFile+1)
 		switch {
 		case err != nil:
 			unreadable = []sidecar.Fault{{Place: "--config", Problem: err.Error(), Mend: "name a file of settings"}}
@@ -122,4 +123,14 @@ func loadSettings(e *env, file string, given settings) (*sidecar.Settings, []sid
 	}
 	s, faults := sidecar.Load(in)
 	return s, append(unreadable, faults...)
+}
+
+// readAtMost reads a file, but not more than that: /dev/zero has no end.
+func readAtMost(file string, most int64) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most))
 }
