@@ -135,10 +135,10 @@ func recorded(l *lab, seed uint64, requests int, back bool) *recording {
 		l.at(now)
 		w.estimate = now
 		batch := plainRequests(w, now)
-		l.batch(now, batch...)
-		r.events = append(r.events, history.Event{Time: now})
+		at, _ := l.batch(now, batch...)
+		r.events = append(r.events, history.Event{Time: at})
 		for _, a := range batch {
-			r.add(now, a.Ask)
+			r.add(at, a.Ask)
 		}
 		n += len(batch)
 	}

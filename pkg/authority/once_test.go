@@ -209,6 +209,15 @@ func TestRestartHeals(t *testing.T) {
 	}
 }
 
+// setClock moves the store's clock and waits until it shows.
+func setClock(t *testing.T, s *redistest.Server, by time.Duration) {
+	t.Helper()
+	s.SetClockOffset(by)
+	eventually(t, "the store's clock has moved", func() bool {
+		return (time.Until(s.Time(t)) - by).Abs() < time.Minute
+	})
+}
+
 // TestStepsOfTheStoresClockAreMended: a step makes the first not-after wrong.
 // Forward it is too early: the answer is late, the offset is mended and the call
 // repeated. Back, the offset falls with the first answer.
@@ -216,7 +225,7 @@ func TestStepsOfTheStoresClockAreMended(t *testing.T) {
 	s := redistest.Start(t, redistest.WithClock())
 	g := run(t, s.URL())
 	for i, step := range []time.Duration{0, time.Hour, -time.Hour, 2 * time.Hour} {
-		s.SetClockOffset(step)
+		setClock(t, s, step)
 		for range 3 {
 			if v := g.spend(patience); v.Outcome != limit.Allow {
 				t.Errorf("clock at %v: verdict %+v, want it allowed", step, v)
@@ -242,14 +251,14 @@ func TestStaleCalendarIsSentAgain(t *testing.T) {
 		}
 	})
 	for i, step := range []time.Duration{0, 30 * 24 * time.Hour} {
-		s.SetClockOffset(step)
+		setClock(t, s, step)
 		a := g.ask(patience, take(keyB, daily, 1))
 		if v := a.Checks[0].Verdict; v.Outcome != limit.Allow || v.Remaining != 9 {
 			t.Errorf("call %d: verdict %+v, want it allowed in a fresh window", i, v)
 		}
 	}
 	// Without a deadline nothing is late, so it is the calendar alone that is mended.
-	s.SetClockOffset(-30 * 24 * time.Hour)
+	setClock(t, s, -30*24*time.Hour)
 	a := &limit.Ask{Checks: one(take(keyC, daily, 1))}
 	g.Debit(context.Background(), a)
 	if v := a.Checks[0].Verdict; v.Outcome != limit.Allow {
