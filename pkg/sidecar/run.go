@@ -56,6 +56,9 @@ func (s *Sidecar) Run(ctx context.Context) error {
 		case <-parts.Done(): // a part failed; group.Wait says why
 		}
 	}
+	if ctx.Err() != nil {
+		err = nil // What the end of ctx broke off is no failure.
+	}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Drain.Timeout)
 	defer cancel()
 	err = errors.Join(err, down.run(limit))

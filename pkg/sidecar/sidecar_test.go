@@ -438,3 +438,16 @@ func TestAdminAnswersLoopbackNamesOnly(t *testing.T) {
 		}
 	}
 }
+
+// Whoever is told to stop while it starts has not failed.
+func TestStoppedWhileStarting(t *testing.T) {
+	s, err := sidecar.New(sidecar.Options{Config: config(t, twoAYear)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	if err := s.Run(ctx); err != nil {
+		t.Errorf("Run() = %v", err)
+	}
+}
