@@ -199,3 +199,24 @@ func TestUntrustedRefundIsLoggedOnce(t *testing.T) {
 		t.Errorf("refunds = %v, want 6", n)
 	}
 }
+
+// TestRulesThatAreNoTextAreCounted: a policy file can hold bytes that no label
+// may have.
+func TestRulesThatAreNoTextAreCounted(t *testing.T) {
+	w := newWorld(t)
+	if got := w.load("domain: d\ndescriptors:\n- {key: !!binary /w==, rate_limit: {unit: hour, requests_per_unit: 5}}\n"); got != "ok\n" {
+		t.Fatal(got)
+	}
+	w.p.Prepare(w.set)
+	w.decide(request("\xff"))
+	if n := value(t, w.reg, decisions); n != 1 {
+		t.Errorf("sum = %v, want 1", n)
+	}
+	if got := rules(t, w.reg, decisions); got["\uFFFD"] == 0 {
+		t.Errorf("rules %v, want \uFFFD", got)
+	}
+	w.p.Prepare(w.set)
+	if n := value(t, w.reg, decisions); n != 1 {
+		t.Errorf("sum = %v after the same set again, want 1", n)
+	}
+}

@@ -82,7 +82,8 @@ func (r *registry) family(p pair) *family {
 	defer r.mu.Unlock()
 	f := r.families[p]
 	if f == nil {
-		f = &family{pair: p, registry: r, static: &series{metrics: r.metrics, pair: p}}
+		shown := pair{strings.ToValidUTF8(p.domain, "\uFFFD"), strings.ToValidUTF8(p.rule, "\uFFFD")}
+		f = &family{pair: p, registry: r, static: &series{metrics: r.metrics, pair: shown}}
 		r.families[p] = f
 	}
 	return f
@@ -160,7 +161,7 @@ func (f *family) of(rule *policy.Rule, entries []limit.Entry) *series {
 		label = otherValues
 	}
 	if s = f.byValue[label]; s == nil {
-		s = &series{metrics: f.registry.metrics, pair: pair{f.domain, strings.Clone(label)}}
+		s = &series{metrics: f.registry.metrics, pair: pair{f.static.domain, strings.Clone(label)}}
 		if f.byValue == nil {
 			f.byValue = make(map[string]*series)
 		}
@@ -186,7 +187,7 @@ func clean(label string) string {
 func (f *family) logRefund() {
 	if !f.refundLogged.Load() && f.refundLogged.CompareAndSwap(false, true) {
 		f.registry.log.Warn("a refund gives nothing back, because its rule does not trust refunds",
-			"domain", f.domain, "rule", f.rule)
+			"domain", f.static.domain, "rule", f.static.rule)
 	}
 }
 
