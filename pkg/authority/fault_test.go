@@ -271,7 +271,8 @@ func TestStoreIsNoRedis(t *testing.T) {
 		})
 	}
 	t.Run("a server that says nothing", func(t *testing.T) {
-		g := run(t, listen(t, func(c net.Conn) { _, _ = bufio.NewReader(c).ReadString(0) }))
+		mute := func(c net.Conn) { _, _ = bufio.NewReader(c).ReadString(0) }
+		g := run(t, listen(t, mute), func(c *Config) { c.DialTimeout = 100 * time.Millisecond })
 		if v := g.spend(50 * time.Millisecond); v != class(limit.ClassExpired) && v != class(limit.ClassRefused) {
 			t.Errorf("verdict %+v, want a class that says that nothing was sent", v)
 		}
