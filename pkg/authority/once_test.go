@@ -76,16 +76,18 @@ func TestNothingIsDebitedAfterTheDeadline(t *testing.T) {
 	calls := evalshaCalls(t, s)
 	s.Pause(t)
 	for i := range 3 {
-		v := g.spend(30 * time.Millisecond)
+		v := g.spend(200 * time.Millisecond)
 		if v.Outcome != limit.Undecided || v.Class == limit.ClassNone {
 			t.Errorf("call %d of a stalled store: %+v, want a class", i, v)
 		}
 	}
-	if got := g.counter(t, "weir_authority_errors_total", "timeout"); got != 1 {
-		t.Errorf("%v calls are counted as time-outs, want the one that was written", got)
+	// At most one call for each connection that was there before the stall.
+	written := g.counter(t, "weir_authority_errors_total", "timeout")
+	if written < 1 || written > flights {
+		t.Errorf("%v calls are counted as time-outs, want those that were written, at most %d", written, flights)
 	}
 	s.Resume(t)
-	eventually(t, "the stalled call is executed", func() bool { return evalshaCalls(t, s) > calls })
+	eventually(t, "the stalled calls are executed", func() bool { return evalshaCalls(t, s) >= calls+int(written) })
 	if got := used(t, s); got != 1 {
 		t.Errorf("%d hits are stored, want 1: those who have gone take nothing", got)
 	}
@@ -115,7 +117,8 @@ func TestNothingIsSentForWhoHasGone(t *testing.T) {
 		defer close(left)
 		g.Debit(ctx, gone)
 	}()
-	<-held
+	<-held // Run's own connection
+	<-held // that of the flight
 	cancel()
 	<-left
 	if v := gone.Checks[0].Verdict; v != class(limit.ClassExpired) {

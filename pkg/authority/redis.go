@@ -220,10 +220,16 @@ func (r *Redis) readClock(ctx context.Context, c interface {
 func (r *Redis) local() time.Duration { return time.Since(r.start) }
 
 // Run carries asks to the store until ctx ends; then it answers what still
-// waits with ClassRefused and returns nil. It may run again afterwards.
+// waits with ClassRefused and returns nil. It may run again afterwards. It
+// begins with a connection and the script, so that the first callers need not
+// pay for them out of their own few milliseconds.
 func (r *Redis) Run(ctx context.Context) error {
 	r.queue.open()
 	var g errgroup.Group
+	g.Go(func() error {
+		r.greet(ctx)
+		return nil
+	})
 	for range flights {
 		g.Go(func() error {
 			newFlight(r).run(ctx)
@@ -235,6 +241,20 @@ func (r *Redis) Run(ctx context.Context) error {
 		r.fail(w, limit.ClassRefused)
 	}
 	return err
+}
+
+// greet connects and loads the script, once. A store that cannot be reached is
+// met again by the first debit.
+func (r *Redis) greet(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, r.dialTimeout)
+	defer cancel()
+	if err := r.loadScript(ctx, r.scriptLoads()); err != nil {
+		class := classify(err, false)
+		r.noteReach(class, err, false)
+		r.noteState(class, err)
+		return
+	}
+	r.noteState(limit.ClassNone, nil)
 }
 
 // Close closes the connections. Run must have ended.
