@@ -223,7 +223,7 @@ func TestPutBackKeepsTheOrder(t *testing.T) {
 		late = append(late, waiting(i, 1, true))
 	}
 	last := waiting(3, 1, true)
-	if !q.put(last) || !q.putBack(late) {
+	if !q.put(last, time.Now()) || !q.putBack(late) {
 		t.Fatal("the queue is full")
 	}
 	batch, _ := q.take(time.Now(), nil, nil, map[limit.Key]struct{}{})
@@ -276,11 +276,11 @@ func TestWhoHasGoneKeepsNobodyOut(t *testing.T) {
 			q := newQueue(16, flights)
 			var left []*waiter
 			for i := range 16 {
-				if w := waiting(i%keys, 1, true); q.put(w) {
+				if w := waiting(i%keys, 1, true); q.put(w, time.Now()) {
 					left = append(left, w)
 				}
 			}
-			if q.put(waiting(0, 1, true)) {
+			if q.put(waiting(0, 1, true), time.Now()) {
 				t.Fatal("there is room")
 			}
 			for _, w := range left {
@@ -288,7 +288,7 @@ func TestWhoHasGoneKeepsNobodyOut(t *testing.T) {
 			}
 			q.swept = time.Time{}
 			stays := waiting(0, 1, true)
-			if !q.put(stays) {
+			if !q.put(stays, time.Now()) {
 				t.Fatal("a caller was refused for the sake of those who have gone")
 			}
 			if got := q.length(); got != 1 || q.total != 1 || len(q.keys) != 1 {

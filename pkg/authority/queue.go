@@ -58,13 +58,13 @@ func newQueue(limitCalls, workers int) *queue {
 }
 
 // put adds w and reports whether there was room.
-func (q *queue) put(w *waiter) bool {
+func (q *queue) put(w *waiter, now time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return false
 	}
-	if !q.hasRoomLocked(w) && (!q.sweepLocked(time.Now()) || !q.hasRoomLocked(w)) {
+	if !q.hasRoomLocked(w) && (!q.sweepLocked(now) || !q.hasRoomLocked(w)) {
 		return false
 	}
 	q.countLocked(w, 1)

@@ -58,7 +58,7 @@ func TestFlightsAreBoundedAndNoRequestIsSplit(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			q := newQueue(DefaultQueueCalls, flights)
 			for _, w := range c.asks {
-				if !q.put(w) {
+				if !q.put(w, time.Now()) {
 					t.Fatal("the queue is full")
 				}
 			}
@@ -81,15 +81,15 @@ func TestFlightsAreBoundedAndNoRequestIsSplit(t *testing.T) {
 func TestQueueIsBounded(t *testing.T) {
 	q := newQueue(16, flights)
 	for i := range 16 {
-		if !q.put(waiting(i, 1, false)) {
+		if !q.put(waiting(i, 1, false), time.Now()) {
 			t.Fatalf("caller %d of 16 found the queue full", i)
 		}
 	}
-	if q.put(waiting(99, 1, false)) {
+	if q.put(waiting(99, 1, false), time.Now()) {
 		t.Error("a 17th caller found room")
 	}
 	q = newQueue(16, flights)
-	if !q.put(waiting(0, 10, false)) || q.put(waiting(10, 7, false)) || !q.put(waiting(10, 6, false)) {
+	if !q.put(waiting(0, 10, false), time.Now()) || q.put(waiting(10, 7, false), time.Now()) || !q.put(waiting(10, 6, false), time.Now()) {
 		t.Error("16 keys are not the bound of waiting keys")
 	}
 	if !q.putBack([]*waiter{waiting(99, 1, false)}) {
@@ -100,23 +100,23 @@ func TestQueueIsBounded(t *testing.T) {
 func TestOneKeyFillsAtMostAQuarter(t *testing.T) {
 	q := newQueue(16, flights)
 	for i := range 4 {
-		if !q.put(waiting(0, 1, true)) {
+		if !q.put(waiting(0, 1, true), time.Now()) {
 			t.Fatalf("caller %d of one key was refused", i)
 		}
 	}
-	if q.put(waiting(0, 1, true)) {
+	if q.put(waiting(0, 1, true), time.Now()) {
 		t.Error("a key has more than a quarter of the queue")
 	}
-	if !q.put(waiting(1, 1, true)) {
+	if !q.put(waiting(1, 1, true), time.Now()) {
 		t.Error("another key was refused with it")
 	}
 	q = newQueue(16, flights)
-	if !q.put(waiting(0, 3, true)) || q.put(waiting(0, 2, true)) || !q.put(waiting(0, 1, true)) {
+	if !q.put(waiting(0, 3, true), time.Now()) || q.put(waiting(0, 2, true), time.Now()) || !q.put(waiting(0, 1, true), time.Now()) {
 		t.Error("a request with several checks of a key takes it beyond a quarter")
 	}
 	// A request that alone is more goes when none other waits, or it never would.
 	q = newQueue(16, flights)
-	if !q.put(waiting(0, 6, true)) {
+	if !q.put(waiting(0, 6, true), time.Now()) {
 		t.Error("a request of six checks of one key was refused by an empty queue")
 	}
 }
@@ -128,7 +128,7 @@ func TestExpiredCallersAreDroppedBeforeTheSend(t *testing.T) {
 	gone.ask.Deadline, stays.ask.Deadline = now, now.Add(time.Nanosecond)
 	left.claim()
 	for _, w := range []*waiter{gone, left, stays} {
-		q.put(w)
+		q.put(w, time.Now())
 	}
 	batch, dropped := q.take(now, nil, nil, map[limit.Key]struct{}{})
 	if len(batch) != 1 || batch[0] != stays || len(dropped) != 2 {

@@ -282,11 +282,12 @@ func (r *Redis) submit(w *waiter) {
 		r.fail(w, limit.ClassOverloaded)
 		return
 	}
-	if w.expired(time.Now()) {
+	now := time.Now()
+	if w.expired(now) {
 		r.fail(w, limit.ClassExpired)
 		return
 	}
-	if !r.queue.put(w) {
+	if !r.queue.put(w, now) {
 		r.fail(w, limit.ClassOverloaded)
 	}
 }
