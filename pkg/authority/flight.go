@@ -238,7 +238,7 @@ type debitCmd struct {
 	args   []any
 	checks int
 	sent   time.Duration // local time of the write
-	loads  int           // script loads before the write
+	loads  int64         // script loads before the write
 }
 
 // NoRetry keeps go-redis from sending a debit twice, whatever its options.
@@ -258,7 +258,7 @@ func (c *debitCmd) Args() []any {
 		return c.args
 	}
 	f := c.flight
-	c.loads = f.r.scriptLoads()
+	c.loads = f.r.loads.Load()
 	c.sent = f.r.local()
 	offset, _ := f.r.offset.estimate(c.sent)
 	f.args.reset()
@@ -293,23 +293,18 @@ func (r *Redis) notAfter(ask *limit.Ask, offset int64) int64 {
 	return ask.Deadline.Sub(r.start).Milliseconds() + offset - 1
 }
 
-func (r *Redis) scriptLoads() int {
-	r.loadMu.Lock()
-	defer r.loadMu.Unlock()
-	return r.loads
-}
-
-// loadScript loads the script unless somebody did since seen loads.
-func (r *Redis) loadScript(ctx context.Context, seen int) error {
-	r.loadMu.Lock()
-	defer r.loadMu.Unlock()
-	if r.loads != seen {
+// loadScript loads the script unless somebody did since seen loads. A second
+// caller waits for the first one, no longer than that one's ctx.
+func (r *Redis) loadScript(ctx context.Context, seen int64) error {
+	r.loading.Lock()
+	defer r.loading.Unlock()
+	if r.loads.Load() != seen {
 		return nil
 	}
 	if err := r.client.ScriptLoad(ctx, debitScript).Err(); err != nil {
 		return fmt.Errorf("script load: %w", err)
 	}
-	r.loads++
+	r.loads.Add(1)
 	r.metrics.scriptLoads.Inc()
 	return nil
 }

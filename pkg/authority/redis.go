@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -76,8 +77,8 @@ type Redis struct {
 
 	dialTimeout time.Duration
 
-	loadMu sync.Mutex
-	loads  int // successful script loads; guarded by loadMu
+	loading sync.Mutex   // held while the script is being loaded
+	loads   atomic.Int64 // successful script loads
 
 	stateMu sync.Mutex
 	failing limit.Class // last logged state; guarded by stateMu
@@ -248,7 +249,7 @@ func (r *Redis) Run(ctx context.Context) error {
 func (r *Redis) greet(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.dialTimeout)
 	defer cancel()
-	if err := r.loadScript(ctx, r.scriptLoads()); err != nil {
+	if err := r.loadScript(ctx, r.loads.Load()); err != nil {
 		class := classify(err, false)
 		r.noteReach(class, err, false)
 		r.noteState(class, err)
