@@ -62,7 +62,11 @@ func (w *world) rule(k int) *limit.Params {
 		p.Window = pick[int64](w, randomWindow, 31_536_000_000)
 	}
 	if k%6 == 5 {
-		p.Window = min(p.Window, 60_000) // a calendar: its boundaries are to be met
+		// A calendar: its boundaries are to be met, which only windows do.
+		p.Window = min(p.Window, randomWindow)
+		if w.chance(70) {
+			p.Algorithm = limit.FixedWindow
+		}
 	}
 	p.Capacity = pick(w, p.Limit, w.in(1, 60))
 	p.OverdrawCap = pick(w, p.Capacity, 0, 3*p.Capacity)
