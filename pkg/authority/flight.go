@@ -15,10 +15,11 @@ import (
 // enough to outlive a re-dial or an election's edge, few enough that a dead
 // store costs little. A lost script is loaded and counted apart.
 const (
-	maxRepeats  = 3
-	firstPause  = time.Millisecond
-	noDeadline  = time.Second // the longest wait of an ask without a deadline
-	maxRequeues = 2           // late or stale answers to one ask
+	maxRepeats = 3
+	firstPause = time.Millisecond
+	noDeadline = time.Second // the longest wait of an ask without a deadline
+	maxLate    = 2           // late answers to one ask
+	maxStale   = 1           // stale ones: the boundaries are then those around the store's time (semantics S16)
 )
 
 // flight carries batches, one at a time. It is owned by one goroutine.
@@ -197,8 +198,12 @@ func (f *flight) deliver() {
 		class := verdicts[0].Class
 		if class == limit.ClassLate || class == limit.ClassStale {
 			w.sent.Store(false) // nothing of it was executed
+			most := maxLate
+			if class == limit.ClassStale {
+				most = maxStale
+			}
 			w.repeats++
-			if w.repeats > maxRequeues || w.expired(now) {
+			if w.repeats > most || w.expired(now) {
 				f.r.fail(w, class)
 			} else {
 				again = append(again, w)
