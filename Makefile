@@ -1,7 +1,7 @@
 # The commands of this repository; `make help` lists them. None needs root, a fixed port or a service that runs.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help build parts demo demo-down test test-short lint generate check-generate fuzz bench nightly ci clean
+.PHONY: help build parts demo demo-down test test-short fresh lint generate check-generate fuzz bench nightly ci clean
 
 # Go, pip and the linter keep caches below HOME. Without a usable one (users such as nobody) they go where ours are.
 ifneq ($(shell test -n "$$HOME" -a -w "$$HOME" && echo usable),usable)
@@ -34,6 +34,9 @@ test: parts ## Run every test, with the race detector (RACE=0: without, where th
 
 test-short: parts ## Run the tests that take less than two minutes in all.
 	@$(GOTEST) --allow-skips -short ./...
+
+fresh: ## Run demo and test on a fresh clone as a user without rights, then again without network. SHORT=1: test-short.
+	@hack/fresh-clone
 
 lint: $(LINT) ## Look for faults and for breaches of the house style.
 	go vet ./...
