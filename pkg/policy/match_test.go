@@ -163,7 +163,7 @@ func TestMatchAsSlow(t *testing.T) {
 			}
 		}
 	})
-	if hits < 200/rapidShare() {
+	if hits < 50/rapidShare() { // About 280 are met.
 		t.Errorf("only %d random requests met a rule: the generator is worthless", hits)
 	}
 }
