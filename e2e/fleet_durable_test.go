@@ -64,6 +64,7 @@ func randomRequest(r *rand.Rand) *pipeline.Request {
 // TestEveryKeyExpires is failure F04: whatever is asked, no key stays for ever. A window's key lives a second longer
 // than the window; how long the script ran before its write comes on top.
 func TestEveryKeyExpires(t *testing.T) {
+	long(t)
 	redis, policy := redistest.Start(t), writePolicy(t, manyPolicy)
 	_, nodes := threeInstances(t, redis, policy)
 	const callers = 16
@@ -139,6 +140,7 @@ descriptors:
 // (failure F04), nothing that was acknowledged is forgotten, the other sidecars answer every call and have the
 // authority decide again by themselves.
 func TestKillsAmidLoad(t *testing.T) {
+	long(t)
 	redis, policy := redistest.Start(t, redistest.WithAppendOnly()), writePolicy(t, killPolicy)
 	instances, nodes := threeInstances(t, redis, policy)
 	const callers, calls, users = 24, 100_000, 20 // The calls end long before: when enough keys are there.

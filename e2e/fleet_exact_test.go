@@ -46,6 +46,7 @@ func threeInstances(t *testing.T, redis *redistest.Server, policy string) (insta
 
 // TestFleetIsExact runs three processes and 64 callers against one Redis (failures F02, F03).
 func TestFleetIsExact(t *testing.T) {
+	long(t)
 	f := fleet{redis: redistest.Start(t, redistest.WithClock()), policy: writePolicy(t, exactPolicy)}
 	midweek(f.redis)
 	_, f.nodes = threeInstances(t, f.redis, f.policy)

@@ -28,6 +28,7 @@ descriptors:
 // call is answered, by the rule's failure mode where need be, and the authority decides again without a restart of
 // any sidecar. What a loss of data costs is one budget each time.
 func TestHealsAmidLoad(t *testing.T) {
+	long(t)
 	redis, policy := redistest.Start(t), writePolicy(t, healPolicy)
 	_, nodes := threeInstances(t, redis, policy)
 	rules := []string{"small", "closed", "open"}

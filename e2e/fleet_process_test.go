@@ -57,6 +57,14 @@ var sidecarBinary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
+// long leaves a test of processes under load out of a short run.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes 5 to 15 seconds")
+	}
+}
+
 // node is where a sidecar listens, be it a process of its own or a part of this one.
 type node struct {
 	rls string // host:port or unix:///path

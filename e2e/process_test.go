@@ -31,6 +31,7 @@ func (i *instance) waitAnswered(t *testing.T, n float64) {
 // A sidecar is replaced by another process while requests come in: none fails, and the limit holds to the last unit
 // across both.
 func TestReplacedUnderLoad(t *testing.T) {
+	long(t)
 	const requests, each, admitted = 10_000, 1_000, 6_000
 	redis := redistest.Start(t, redistest.WithClock())
 	redis.StopClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)) // The window does not turn over meanwhile.
