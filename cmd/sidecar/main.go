@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -35,20 +36,60 @@ func process() int {
 	// follows the first.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	hup := hangups{signals: make(chan os.Signal, 1), taken: make(chan struct{}, 1)}
 	if !signal.Ignored(syscall.SIGHUP) { // as below nohup
-		signal.Notify(signals, syscall.SIGHUP)
+		signal.Notify(hup.signals, syscall.SIGHUP)
 	}
 	go func() {
-		cancel(fmt.Errorf("received %s", <-signals))
-		<-signals
-		os.Exit(exitFailed)
+		for ending := false; ; ending = true {
+			sig := hup.next(signals)
+			if ending {
+				os.Exit(exitFailed)
+			}
+			cancel(fmt.Errorf("received %s", sig))
+		}
 	}()
-	return run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	return run(ctx, &hup, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+}
+
+// hangups decide what a SIGHUP is: one more signal that ends the process,
+// until a subcommand takes them for something else.
+type hangups struct {
+	signals chan os.Signal
+	mine    atomic.Bool   // a subcommand has taken them
+	taken   chan struct{} // one value for any number of signals that nobody has seen yet
+}
+
+// take returns a channel that gets a value after each SIGHUP from now on, also
+// below nohup.
+func (h *hangups) take() <-chan struct{} {
+	h.mine.Store(true)
+	signal.Notify(h.signals, syscall.SIGHUP)
+	return h.taken
+}
+
+// next returns the next signal that ends the process.
+func (h *hangups) next(signals <-chan os.Signal) os.Signal {
+	for {
+		select {
+		case sig := <-signals:
+			return sig
+		case sig := <-h.signals:
+			if !h.mine.Load() {
+				return sig
+			}
+			select {
+			case h.taken <- struct{}{}:
+			default:
+			}
+		}
+	}
 }
 
 // env is what a subcommand gets besides its flags.
 type env struct {
 	ctx            context.Context
+	hangups        *hangups
 	environ        []string
 	stdout, stderr io.Writer
 }
@@ -79,8 +120,8 @@ type commands struct {
 }
 
 // run is the whole program but for the process around it.
-func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	e := &env{ctx: ctx, environ: environ, stdout: stdout, stderr: stderr}
+func run(ctx context.Context, hup *hangups, args, environ []string, stdout, stderr io.Writer) int {
+	e := &env{ctx: ctx, hangups: hup, environ: environ, stdout: stdout, stderr: stderr}
 	helped := false // kong goes on after --help unless its Exit ends the process
 	parser, err := newParser(e, func(int) { helped = true })
 	if err != nil {

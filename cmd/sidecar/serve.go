@@ -17,7 +17,8 @@ type serveCmd struct {
 	kong.Plugins
 }
 
-// Run serves until the context of the process ends.
+// Run serves until the context of the process ends. A SIGHUP has the policy
+// files read again, as daemons do.
 func (c *serveCmd) Run(e *env) error {
 	s, found := loadSettings(e, c.Config, c.flags())
 	if len(found) > 0 {
@@ -37,6 +38,7 @@ func (c *serveCmd) Run(e *env) error {
 		Origin: s.Origin,
 		Build:  build(),
 		Logger: newLogger(e, s.Config.Log),
+		Reload: e.hangups.take(),
 	})
 	if err != nil {
 		return err

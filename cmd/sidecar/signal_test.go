@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -75,9 +76,10 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 }
 
 // TestEndsInOrder: also when nobody reads the log any more, whose next line
-// would otherwise end the process, and when the terminal goes.
+// would otherwise end the process, and when the terminal goes, after which the
+// sidecar goes on: a SIGHUP has the policy files read again.
 func TestEndsInOrder(t *testing.T) {
-	for name, by := range map[string]syscall.Signal{"without a reader": syscall.SIGTERM, "hangup": syscall.SIGHUP} {
+	for name, hangup := range map[string]bool{"without a reader": false, "after a hangup": true} {
 		t.Run(name, func(t *testing.T) {
 			dir, err := os.MkdirTemp("", "weir")
 			if err != nil {
@@ -97,19 +99,26 @@ func TestEndsInOrder(t *testing.T) {
 			}
 			_ = writer.Close()
 			t.Cleanup(func() { _ = cmd.Process.Kill() })
-			if _, err := bufio.NewReader(log).ReadString('\n'); err != nil {
-				t.Fatal(err)
+			lines := bufio.NewScanner(log)
+			if !lines.Scan() {
+				t.Fatal(lines.Err())
 			}
 			health := exec.Command("sidecar", "health", "--addr=unix://"+socket, "--wait", "--timeout=30s")
 			if out, err := health.CombinedOutput(); err != nil {
 				t.Fatalf("health: %v: %s", err, out)
 			}
-			if by == syscall.SIGTERM {
-				_ = log.Close()
-			} else {
-				defer log.Close()
+			if hangup {
+				if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+					t.Fatal(err)
+				}
+				for !strings.Contains(lines.Text(), `msg="policy unchanged"`) {
+					if !lines.Scan() {
+						t.Fatalf("the log ends without an answer to SIGHUP: %v", lines.Err())
+					}
+				}
 			}
-			if err := cmd.Process.Signal(by); err != nil {
+			_ = log.Close()
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
 			if err := cmd.Wait(); err != nil {

@@ -3,6 +3,7 @@ package policy
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"hash"
 
 	"github.com/weir-rl/weir/pkg/limit"
 )
@@ -72,19 +73,27 @@ func Compile(files []*File, opts Options) (*Set, Faults) {
 	if all.Err() != nil {
 		return nil, all
 	}
-	c.set.digest = digest(files)
+	d := newDigest()
+	for _, f := range files {
+		d.add(f.Name, f.sum)
+	}
+	c.set.digest = d.sum()
 	return c.set, all
 }
 
-// digest covers names and contents, in order.
-func digest(files []*File) (sum [sha256.Size]byte) {
-	h := sha256.New()
-	for _, f := range files {
-		h.Write(binary.AppendUvarint(nil, uint64(len(f.Name))))
-		h.Write([]byte(f.Name))
-		h.Write(f.sum[:])
-	}
-	h.Sum(sum[:0])
+// digest covers names and contents of files, in their order.
+type digest struct{ hash.Hash }
+
+func newDigest() digest { return digest{sha256.New()} }
+
+func (d digest) add(name string, content [sha256.Size]byte) {
+	d.Write(binary.AppendUvarint(nil, uint64(len(name))))
+	d.Write([]byte(name))
+	d.Write(content[:])
+}
+
+func (d digest) sum() (sum [sha256.Size]byte) {
+	d.Sum(sum[:0])
 	return sum
 }
 

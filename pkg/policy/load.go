@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -23,18 +24,64 @@ func Load(paths []string, opts Options) (*Set, Faults) { return Compile(LoadPath
 
 // LoadFile reads one file. One that cannot be read becomes a File with that
 // fault, so that nothing hides the faults of the others.
-func LoadFile(name string) *File {
+func LoadFile(name string) *File { return readFile(name).parse() }
+
+// LoadPaths reads files and directories, as ReadPaths does, and parses them.
+func LoadPaths(paths []string) []*File { return ReadPaths(paths).Parse() }
+
+// Sources are the policy files of some paths as they were read at one time,
+// not parsed yet. They tell a change of files from a change of nothing before
+// anybody pays for parsing.
+type Sources []source
+
+// source is one file: its bytes, or the File that says why there are none.
+type source struct {
+	name   string
+	data   []byte
+	sum    [sha256.Size]byte
+	faulty *File
+}
+
+func readFile(name string) source {
 	const mend = "correct the path or the permissions"
 	f, err := os.Open(name)
 	if err != nil {
-		return unreadable(name, CodeUnreadable, mend, reason(err))
+		return noSource(unreadable(name, CodeUnreadable, mend, reason(err)))
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 	if err != nil {
-		return unreadable(name, CodeUnreadable, mend, reason(err))
+		return noSource(unreadable(name, CodeUnreadable, mend, reason(err)))
 	}
-	return Parse(name, data)
+	return source{name: name, data: data, sum: sha256.Sum256(data)}
+}
+
+func noSource(f *File) source { return source{name: f.Name, sum: f.sum, faulty: f} }
+
+func (s source) parse() *File {
+	if s.faulty != nil {
+		return s.faulty
+	}
+	return Parse(s.name, s.data)
+}
+
+// Parse returns the files, each with its faults.
+func (s Sources) Parse() []*File {
+	files := make([]*File, len(s))
+	for i := range s {
+		files[i] = s[i].parse()
+	}
+	return files
+}
+
+// Digest covers the names and contents of the files, and why some could not be
+// read. A Set that is compiled of all of them has the same one.
+func (s Sources) Digest() [sha256.Size]byte {
+	d := newDigest()
+	for i := range s {
+		d.add(s[i].name, s[i].sum)
+	}
+	return d.sum()
 }
 
 // reason returns an error of the file system without the path, which a fault
@@ -47,32 +94,34 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// LoadPaths reads files and directories in the order given. A directory brings
+// ReadPaths reads files and directories in the order given. A directory brings
 // every file in it and below, in the order of their paths in it, whatever
 // their extension, as envoyproxy/ratelimit does; symbolic links are followed.
 // Entries whose name begins with a dot are skipped, as the peer does only with
 // RUNTIME_IGNOREDOTFILES=true: Kubernetes keeps the real files of a mounted
 // ConfigMap in ..data, where each would be found a second time. What is no
 // regular file is skipped as well. A path given by name is read in any case.
-func LoadPaths(paths []string) []*File {
-	var files []*File
+func ReadPaths(paths []string) Sources {
+	var files Sources
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if err != nil {
-			files = append(files, unreadable(p, CodeUnreadable, "correct policy.paths or the permissions", reason(err)))
+			files = append(files, noSource(unreadable(p, CodeUnreadable, "correct policy.paths or the permissions", reason(err))))
 			continue
 		}
 		if !info.IsDir() {
-			files = append(files, LoadFile(p))
+			files = append(files, readFile(p))
 			continue
 		}
 		w := walk{root: p}
 		w.folder("", nil)
 		slices.Sort(w.names)
 		for _, rel := range w.names {
-			files = append(files, LoadFile(filepath.Join(p, rel)))
+			files = append(files, readFile(filepath.Join(p, rel)))
 		}
-		files = append(files, w.faulty...)
+		for _, f := range w.faulty {
+			files = append(files, noSource(f))
+		}
 	}
 	return files
 }

@@ -126,6 +126,45 @@ func TestDigest(t *testing.T) {
 	}
 }
 
+// TestSourcesDigest: files that were read only tell as much about a change as
+// the set that is made of them, and also what cannot be read.
+func TestSourcesDigest(t *testing.T) {
+	dir := writeTree(t, map[string]string{"a.yaml": "domain: a", "b.yaml": "domain: b"})
+	paths := []string{dir}
+	set, faults := policy.Load(paths, policy.Options{})
+	if set == nil {
+		t.Fatal(faults)
+	}
+	files := policy.ReadPaths(paths)
+	if files.Digest() != set.Digest() {
+		t.Error("files and the set that is made of them have two digests")
+	}
+	seen := map[[32]byte]string{files.Digest(): "both files"}
+	differs := func(what string) {
+		t.Helper()
+		digest := policy.ReadPaths(paths).Digest()
+		if same, ok := seen[digest]; ok {
+			t.Errorf("%s has the digest of %s", what, same)
+		}
+		seen[digest] = what
+	}
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"another content", func() error { return os.WriteFile(filepath.Join(dir, "b.yaml"), []byte("domain: c"), 0o644) }},
+		{"another name", func() error { return os.Rename(filepath.Join(dir, "b.yaml"), filepath.Join(dir, "c.yaml")) }},
+		{"a file less", func() error { return os.Remove(filepath.Join(dir, "c.yaml")) }},
+		{"a dangling link", func() error { return os.Symlink("nowhere", filepath.Join(dir, "c.yaml")) }},
+		{"no directory", func() error { return os.RemoveAll(dir) }},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		differs(step.what)
+	}
+}
+
 // TestLoadPathsTooMany: a path such as / ends in a fault, not in a walk over
 // everything.
 func TestLoadPathsTooMany(t *testing.T) {

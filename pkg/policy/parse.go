@@ -59,7 +59,7 @@ func Parse(name string, data []byte) *File {
 func unreadable(name string, c Code, mend, message string) *File {
 	r := &report{file: name}
 	r.fault(c, position{1, 1}, nil, "", mend, "%s", message)
-	return &File{Name: name, faults: r.faults, broken: true}
+	return &File{Name: name, sum: sha256.Sum256([]byte("\x00" + message)), faults: r.faults, broken: true}
 }
 
 // reader turns the nodes of one file into a File.

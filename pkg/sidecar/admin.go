@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/weir-rl/weir/pkg/policy"
 )
 
 // adminWriteTimeout leaves room for a profile of some minutes.
@@ -19,13 +21,15 @@ func (s *Sidecar) adminHandler() http.Handler {
 	mux.HandleFunc("GET /healthz", healthz)
 	mux.HandleFunc("GET /config", s.config)
 	mux.HandleFunc("GET /policy", s.policy)
+	mux.HandleFunc("POST /-/reload", s.demandReload)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", redactedCmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	return toLoopback(mux)
+	// A page in a browser here must not make anything happen either.
+	return toLoopback(http.NewCrossOriginProtection().Handler(mux))
 }
 
 // toLoopback refuses requests that were sent to another name than the
@@ -63,15 +67,68 @@ func (s *Sidecar) config(w http.ResponseWriter, _ *http.Request) {
 		t := &table[i]
 		shown[i] = shownSetting{Name: t.Path, Value: t.Show(&s.cfg), Origin: s.origin(t.Path)}
 	}
-	writeJSON(w, shown)
+	writeJSON(w, http.StatusOK, shown)
 }
 
 type shownPolicy struct {
 	Version uint64      `json:"version"`
+	Digest  string      `json:"digest"`
 	Loaded  time.Time   `json:"loaded"`
+	Refused *refusal    `json:"refused,omitempty"`
 	Domains int         `json:"domains"`
 	Count   int         `json:"count"`
 	Rules   []shownRule `json:"rules"`
+}
+
+// refusal is what is wrong with files that are newer than the set in force.
+type refusal struct {
+	At     time.Time    `json:"at"`
+	Faults []shownFault `json:"faults"`
+}
+
+type shownFault struct {
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Path    string `json:"path,omitempty"`
+	Code    string `json:"code"`
+	Value   string `json:"value,omitempty"`
+	Message string `json:"message"`
+	Mend    string `json:"mend"`
+}
+
+func showFaults(faults policy.Faults) []shownFault {
+	shown := make([]shownFault, len(faults))
+	for i, f := range faults {
+		shown[i] = shownFault{
+			File: f.File, Line: f.Line, Column: f.Column, Path: f.Path,
+			Code: string(f.Code), Value: f.Value, Message: f.Message, Mend: f.Mend,
+		}
+	}
+	return shown
+}
+
+type shownReload struct {
+	Reloaded bool         `json:"reloaded"` // false also when the files did not change
+	Version  uint64       `json:"version"`  // of the set in force now
+	Digest   string       `json:"digest"`
+	Faults   []shownFault `json:"faults,omitempty"`
+}
+
+// demandReload reads the policy files at once and answers with what came of it.
+func (s *Sidecar) demandReload(w http.ResponseWriter, r *http.Request) {
+	a, err := s.reload.demand(r.Context())
+	if err != nil {
+		plain(w, http.StatusServiceUnavailable, err.Error()+"\n")
+		return
+	}
+	code := http.StatusOK
+	if len(a.faults) > 0 {
+		code = http.StatusUnprocessableEntity
+	}
+	writeJSON(w, code, shownReload{
+		Reloaded: a.reloaded, Version: a.set.Version(), Digest: digestText(a.set), Faults: showFaults(a.faults),
+	})
 }
 
 type shownRule struct {
@@ -91,11 +148,16 @@ type shownRule struct {
 
 // policy shows the set that decides.
 func (s *Sidecar) policy(w http.ResponseWriter, _ *http.Request) {
-	set := s.set.Load()
-	p := shownPolicy{Version: set.Version(), Loaded: s.loaded, Count: len(set.Rules()), Rules: []shownRule{}}
-	domains := map[string]bool{}
+	in := s.loaded.Load()
+	set := in.set
+	p := shownPolicy{
+		Version: set.Version(), Digest: digestText(set), Loaded: in.at,
+		Domains: len(set.Domains()), Count: len(set.Rules()), Rules: []shownRule{},
+	}
+	if a := s.reload.last.Load(); a != nil {
+		p.Refused = &refusal{At: a.at, Faults: showFaults(a.faults)}
+	}
 	for _, r := range set.Rules() {
-		domains[r.Domain] = true
 		shown := shownRule{
 			Domain: r.Domain, Rule: r.ID, File: r.File, Line: r.Line,
 			Unlimited: r.Unlimited, Shadow: r.Shadow, Quota: r.Quota,
@@ -109,13 +171,13 @@ func (s *Sidecar) policy(w http.ResponseWriter, _ *http.Request) {
 		}
 		p.Rules = append(p.Rules, shown)
 	}
-	p.Domains = len(domains)
-	writeJSON(w, p)
+	writeJSON(w, http.StatusOK, p)
 }
 
-func writeJSON(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	_ = enc.Encode(v) // The client is gone if this fails.

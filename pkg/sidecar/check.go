@@ -133,6 +133,9 @@ func (c *Config) Check() []Fault {
 	if len(c.Policy.Paths) == 0 && !c.Policy.AllowEmpty {
 		fault("policy.paths", "required", "name policy files or directories; policy.allow_empty starts without any")
 	}
+	if c.Policy.Poll > 0 && c.Policy.Poll < minPoll {
+		fault("policy.poll", "shorter than "+minPoll.String(), "raise it, or write 0 for never")
+	}
 	switch {
 	case c.Store.Type == "":
 		fault("store.type", "required, without a default",

@@ -54,11 +54,19 @@ type HTTPConfig struct {
 	Address string
 }
 
+// DefaultPoll is the most time for which a change of the policy files that
+// nothing told of is not noticed.
+const DefaultPoll = 30 * time.Second
+
+// minPoll keeps a wrong unit from making a poll a busy loop.
+const minPoll = 100 * time.Millisecond
+
 // PolicyConfig says which files the policy set is made of.
 type PolicyConfig struct {
 	Paths        []string
 	MergeDomains bool
 	AllowEmpty   bool
+	Poll         time.Duration
 }
 
 // PolicyDefaults hold for rules that do not say, in files that do not say.

@@ -117,7 +117,7 @@ func TestLoadSetsTheConfig(t *testing.T) {
 rls: {tcp: "", unix: {path: /run/x.sock, mode: 0600}, take_over: true, max_recv_msg_size: 1MiB, unavailable_as: grpc_error}
 ops: {address: ":0"}
 admin: {address: "[::1]:0"}
-policy: {paths: [a, b], merge_domains: true, allow_empty: true}
+policy: {paths: [a, b], merge_domains: true, allow_empty: true, poll: 1m}
 policy_defaults: {overdraw: off, on_store_failure: open}
 store: {type: redis, url: "redis://u:p@h:1/2", namespace: n, secret_file: s, tenant_entry: t, key_prefix: "p:", queue_calls: 99, dial_timeout: 20ms}
 memory: {max_entries: 7}
@@ -136,7 +136,7 @@ metrics: {values_per_rule: 3}
 		},
 		Ops:            sidecar.HTTPConfig{Address: ":0"},
 		Admin:          sidecar.HTTPConfig{Address: "[::1]:0"},
-		Policy:         sidecar.PolicyConfig{Paths: []string{"a", "b"}, MergeDomains: true, AllowEmpty: true},
+		Policy:         sidecar.PolicyConfig{Paths: []string{"a", "b"}, MergeDomains: true, AllowEmpty: true, Poll: time.Minute},
 		PolicyDefaults: sidecar.PolicyDefaults{Overdraw: limit.OverdrawOff, OnStoreFailure: limit.ModeOpen},
 		Store: sidecar.StoreConfig{
 			Type: "redis", URL: "redis://u:p@h:1/2", Namespace: "n", SecretFile: "s", TenantEntry: "t", KeyPrefix: "p:",

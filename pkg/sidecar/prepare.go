@@ -44,25 +44,37 @@ func (c *Config) Prepare() (Prepared, []error) {
 	if len(c.Policy.Paths) == 0 && !c.Policy.AllowEmpty {
 		return p, faults // Check says so.
 	}
-	set, all := policy.Load(c.Policy.Paths, policy.Options{
+	set, all := policy.Load(c.Policy.Paths, c.policyOptions(p.Scheme))
+	p.Set = set
+	for _, f := range all.Of(policy.SeverityError) {
+		faults = append(faults, f)
+	}
+	p.Notices = append(p.Notices, noticesOf(all)...)
+	return p, faults
+}
+
+// policyOptions are what every policy set of the process is compiled with.
+func (c *Config) policyOptions(scheme limit.Scheme) policy.Options {
+	return policy.Options{
 		MergeDomains: c.Policy.MergeDomains,
 		AllowEmpty:   c.Policy.AllowEmpty,
-		Scheme:       p.Scheme,
+		Scheme:       scheme,
 		Defaults: policy.Defaults{
 			Overdraw:       c.PolicyDefaults.Overdraw,
 			OnStoreFailure: c.PolicyDefaults.OnStoreFailure,
 		},
-	})
-	p.Set = set
-	for _, f := range all {
-		switch f.Severity {
-		case policy.SeverityError:
-			faults = append(faults, f)
-		default:
-			p.Notices = append(p.Notices, Notice{Text: f.Error(), Warning: f.Severity == policy.SeverityWarning})
+	}
+}
+
+// noticesOf returns the warnings and notes among faults.
+func noticesOf(faults policy.Faults) []Notice {
+	var notices []Notice
+	for _, f := range faults {
+		if f.Severity != policy.SeverityError {
+			notices = append(notices, Notice{Text: f.Error(), Warning: f.Severity == policy.SeverityWarning})
 		}
 	}
-	return p, faults
+	return notices
 }
 
 func secretFault(path string, err error) Fault {

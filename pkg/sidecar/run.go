@@ -30,7 +30,7 @@ func (s *Sidecar) notReady() string { return *s.state.Load() }
 
 // Run listens, serves until ctx ends or a part fails, and undoes everything in
 // the reverse order: not ready, answer while Envoy drains, stop the service,
-// close the store, close the HTTP listeners. It may be called once.
+// stop reloading, close the store, close the HTTP listeners. It may be called once.
 func (s *Sidecar) Run(ctx context.Context) error {
 	down := &teardown{log: s.log}
 	// The parts must outlive ctx: they serve until their own step stops them.
@@ -88,6 +88,13 @@ func (s *Sidecar) start(ctx context.Context, down *teardown, serve func(string, 
 		defer close(storeEnded)
 		return s.store.Run(storeCtx)
 	})
+	reloadCtx, stopReload := context.WithCancel(context.WithoutCancel(ctx))
+	down.push("stop reloading", func(context.Context) error {
+		stopReload()
+		<-s.reload.ended // It waits for files at most.
+		return nil
+	})
+	serve("reload", func() error { return s.reload.run(reloadCtx) })
 	if err := s.service.Listen(ctx); err != nil {
 		return err
 	}

@@ -44,19 +44,24 @@ var table = []Setting{
 		"Where `/healthz`, `/readyz` and `/metrics` are served, for the kubelet and Prometheus. Without a host it is on every address, IPv4 and IPv6. Empty: nowhere.",
 		func(c *Config) *string { return &c.Ops.Address }, optionalAddress),
 	text("admin.address", typeAddress, "127.0.0.1:9091",
-		"Where `/debug/pprof/`, `/config` and `/policy` are served. Must be a loopback address, since whoever reaches it may read "+
+		"Where `/debug/pprof/`, `/config`, `/policy` and `/-/reload` are served. Must be a loopback address, since whoever reaches it may read "+
 			"the process's memory. Empty: nowhere.",
 		func(c *Config) *string { return &c.Admin.Address }, optionalAddress, loopback),
 
 	list("policy.paths",
-		"Policy files and directories of them, in envoyproxy/ratelimit's format with Weir's fields. Required unless `policy.allow_empty`.",
+		"Policy files and directories of them, in envoyproxy/ratelimit's format with Weir's fields. They are watched, and loaded again when they change. "+
+			"Required unless `policy.allow_empty`.",
 		func(c *Config) *[]string { return &c.Policy.Paths }),
 	boolean("policy.merge_domains", "false",
 		"Let several files have the same domain: their descriptors are put together. Otherwise that is a fault.",
 		func(c *Config) *bool { return &c.Policy.MergeDomains }),
 	boolean("policy.allow_empty", "false",
-		"Start without any policy, which limits nothing. Otherwise an empty set is a fault, since it is mostly a directory that was not mounted.",
+		"Start without any policy, and let a reload remove all of it, which then limits nothing. Otherwise an empty set is a fault, since it is mostly a directory that was not mounted.",
 		func(c *Config) *bool { return &c.Policy.AllowEmpty }),
+	duration("policy.poll", DefaultPoll,
+		"How often the policy files are read even though nothing said that they changed, for file systems that cannot be watched. What did not change costs "+
+			"the reading only. 0: never; then a change that was missed waits for the next one, for SIGHUP or for `POST /-/reload`.",
+		0, 24*time.Hour, func(c *Config) *time.Duration { return &c.Policy.Poll }),
 	named("policy_defaults.overdraw", limit.OverdrawAuto.String(),
 		"Which denied costs are recorded, for rules and files that do not say.",
 		[]limit.Overdraw{limit.OverdrawAuto, limit.OverdrawOn, limit.OverdrawOff},

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weir-rl/weir/pkg/limit"
+	"github.com/weir-rl/weir/pkg/pipeline"
 	"github.com/weir-rl/weir/pkg/policy"
 )
 
@@ -29,6 +30,10 @@ type Options struct {
 	Build    Build
 	Logger   *slog.Logger         // nil discards
 	Registry *prometheus.Registry // nil makes one
+
+	// Reload demands that the policy files are read again, once for each value.
+	// nil demands nothing; the files are watched anyway.
+	Reload <-chan struct{}
 
 	// Now is the wall clock. Only what people read is taken from it (when the
 	// policy was loaded); budgets and expiries are monotonic spans or the
@@ -44,11 +49,13 @@ type Sidecar struct {
 	registry *prometheus.Registry
 	metrics  *metrics
 
-	set    atomic.Pointer[policy.Set] // stored once, by New
-	loaded time.Time
+	set    atomic.Pointer[policy.Set] // in force; stored by publish
+	loaded atomic.Pointer[loaded]     // the same for people; stored after set
 
 	store   store
+	decide  *pipeline.Pipeline
 	service service
+	reload  *reloader
 	ops     *httpServer
 	admin   *httpServer
 
@@ -106,24 +113,38 @@ func New(opts Options) (*Sidecar, error) {
 		now = time.Now
 	}
 	for _, n := range p.Notices {
-		level := slog.LevelInfo
-		if n.Warning {
-			level = slog.LevelWarn
-		}
-		s.log.Log(context.Background(), level, "notice", "text", n.Text)
+		s.notice(n)
 	}
 	s.metrics = newMetrics(s.registry, opts.Build)
 	if err := s.wire(p.Set, now); err != nil {
 		return nil, err
 	}
+	s.reload = newReloader(s, s.cfg.policyOptions(p.Scheme), now, opts.Reload)
 	s.ops = newHTTPServer("ops", s.cfg.Ops.Address, s.opsHandler(), opsWriteTimeout, s.log)
 	s.admin = newHTTPServer("admin", s.cfg.Admin.Address, s.adminHandler(), adminWriteTimeout, s.log)
 	s.setState(stateStarting)
 	return s, nil
 }
 
+func (s *Sidecar) notice(n Notice) {
+	level := slog.LevelInfo
+	if n.Warning {
+		level = slog.LevelWarn
+	}
+	s.log.Log(context.Background(), level, "notice", "text", n.Text)
+}
+
+// loaded is a set and when it was loaded.
+type loaded struct {
+	set *policy.Set
+	at  time.Time
+}
+
+// publish makes a set the one that decides every request from now on. Requests
+// that are on their way end with the set that they began with.
 func (s *Sidecar) publish(set *policy.Set, at time.Time) {
+	s.decide.Prepare(set)
 	s.set.Store(set)
-	s.loaded = at
+	s.loaded.Store(&loaded{set, at})
 	s.metrics.published(set, at)
 }

@@ -83,6 +83,11 @@ func run(t *testing.T, opts sidecar.Options) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return runIt(t, s)
+}
+
+func runIt(t *testing.T, s *sidecar.Sidecar) *running {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{Sidecar: s, stop: stop, ended: make(chan error, 1)}
 	go func() { r.ended <- s.Run(ctx) }()
@@ -131,6 +136,18 @@ func request(user string) *pipeline.Request {
 	return &pipeline.Request{Domain: "api", Descriptors: []pipeline.Descriptor{
 		{Entries: []limit.Entry{{Key: "user", Value: user}}},
 	}}
+}
+
+// ask returns the text of an answer.
+func ask(t *testing.T, target string, r *pipeline.Request) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	a, err := rls.Call(ctx, target, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Text()
 }
 
 func call(t *testing.T, target, user string) *rls.Answer {

@@ -17,7 +17,7 @@ func (s *Sidecar) wire(set *policy.Set, now func() time.Time) error {
 	if s.store, err = s.newStore(now); err != nil {
 		return err
 	}
-	decide := pipeline.New(pipeline.Config{
+	s.decide = pipeline.New(pipeline.Config{
 		Budget:        s.cfg.Decision.Budget,
 		ValuesPerRule: s.cfg.Metrics.ValuesPerRule,
 	}, pipeline.Deps{
@@ -26,7 +26,6 @@ func (s *Sidecar) wire(set *policy.Set, now func() time.Time) error {
 		Logger:     s.log.With("part", "pipeline"),
 		Registerer: s.registry,
 	})
-	decide.Prepare(set)
 	s.publish(set, now())
 	unavailable := rls.ByMetadata
 	if s.cfg.RLS.UnavailableAs == UnavailableAsError {
@@ -40,7 +39,7 @@ func (s *Sidecar) wire(set *policy.Set, now func() time.Time) error {
 		MaxRecvMsgSize: s.cfg.RLS.MaxRecvMsgSize,
 		UnavailableAs:  unavailable,
 	}, rls.Deps{
-		Decide:     decide.Decide,
+		Decide:     s.decide.Decide,
 		Set:        s.set.Load,
 		Logger:     s.log.With("part", "rls"),
 		Registerer: s.registry,
