@@ -77,7 +77,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 	if got := envoy.Stat(t, "cluster.app.ratelimit.closed.error"); got != 0 {
 		t.Errorf("Envoy counts %d errors, want none", got)
 	}
-	keys, _ := redis.MustDo(t, "KEYS", "*").([]any)
+	keys, _ := redis.MustDo(t, "KEYS", "weir:1:{*").([]any)
 	if len(keys) != 1 {
 		t.Fatalf("Redis holds %q, want one key", keys)
 	}

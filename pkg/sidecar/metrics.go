@@ -19,6 +19,7 @@ type metrics struct {
 	success prometheus.Gauge
 	loaded  prometheus.Gauge
 	version prometheus.Gauge
+	behind  prometheus.Gauge
 	rules   prometheus.Gauge
 	info    *prometheus.GaugeVec // version, digest; one series
 	watch   prometheus.Gauge
@@ -58,6 +59,7 @@ func newMetrics(reg prometheus.Registerer, build Build) *metrics {
 		success: gauge("weir_policy_last_load_successful", "1 when the last load of the policy files succeeded, else 0."),
 		loaded:  gauge("weir_policy_loaded_timestamp_seconds", "When the policy set that decides was loaded, by this machine's clock."),
 		version: gauge("weir_policy_version", "The version of the policy set that decides, 0 when its files have none."),
+		behind:  gauge("weir_policy_version_behind", "How far the version of the policy set that decides is below the highest one that the store has seen in the namespace; 0 when it is not, or with a store in memory."),
 		rules:   gauge("weir_policy_rules", "The number of rules of the policy set that decides."),
 	}
 }

@@ -20,6 +20,43 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 5}
 `
 
+// A sidecar that starts with a lower version than the namespace has seen
+// decides by it, and says so until it has a version as high.
+func TestVersionBehind(t *testing.T) {
+	server := redistest.Start(t)
+	start := func(version int) *world {
+		return reloading(t, "", oneFile("policy.yaml", versioned(version, 10+version)), func(o *sidecar.Options, _ *sidecar.Sidecar) {
+			o.Config.Store.Type, o.Config.Store.URL = sidecar.StoreRedis, server.URL()
+		})
+	}
+	recorded := func(version string) {
+		t.Helper()
+		eventually(t, "version "+version+" in the store", func() bool {
+			return server.MustDo(t, "GET", "weir:1:version:default") == version
+		})
+	}
+	start(5)
+	recorded("5")
+	w := start(3)
+	behind := func(n float64) {
+		t.Helper()
+		eventually(t, "behind", func() bool { return w.metric("weir_policy_version_behind") == n })
+	}
+	behind(2)
+	w.decides(3, 13)
+	w.write("policy.yaml", versioned(4, 14))
+	w.decides(4, 14)
+	behind(1)
+	recorded("5")
+	if n := w.log.count("older than what this namespace has seen"); n != 1 {
+		t.Errorf("logged %d times, want once", n)
+	}
+	w.write("policy.yaml", versioned(9, 19))
+	w.decides(9, 19)
+	behind(0)
+	recorded("9")
+}
+
 // Two sidecars on one Redis share a limit, answer by the failure mode while it
 // is down, and go on by themselves when it is back.
 func TestSidecarsShareOneRedis(t *testing.T) {

@@ -89,12 +89,18 @@ func (s *Sidecar) start(ctx context.Context, down *teardown, serve func(string, 
 		return s.store.Run(storeCtx)
 	})
 	reloadCtx, stopReload := context.WithCancel(context.WithoutCancel(ctx))
+	versionsEnded := make(chan struct{})
 	down.push("stop reloading", func(context.Context) error {
 		stopReload()
-		<-s.reload.ended // It waits for files at most.
+		<-s.reload.ended // It waits for files at most,
+		<-versionsEnded  // and this for one call of the store, which is bounded.
 		return nil
 	})
 	serve("reload", func() error { return s.reload.run(reloadCtx) })
+	serve("versions", func() error {
+		defer close(versionsEnded)
+		return s.followVersions(reloadCtx)
+	})
 	if err := s.service.Listen(ctx); err != nil {
 		return err
 	}

@@ -52,6 +52,8 @@ type Sidecar struct {
 	set    atomic.Pointer[policy.Set] // in force; stored by publish
 	loaded atomic.Pointer[loaded]     // the same for people; stored after set
 
+	published chan struct{} // has a value after another set came into force; for followVersions
+
 	store   store
 	decide  *pipeline.Pipeline
 	service service
@@ -97,7 +99,7 @@ func New(opts Options) (*Sidecar, error) {
 	}
 	s := &Sidecar{
 		cfg: opts.Config, origin: opts.Origin, log: opts.Logger, registry: opts.Registry,
-		started: make(chan struct{}),
+		published: make(chan struct{}, 1), started: make(chan struct{}),
 	}
 	if s.origin == nil {
 		s.origin = func(string) string { return "" }
@@ -147,4 +149,8 @@ func (s *Sidecar) publish(set *policy.Set, at time.Time) {
 	s.set.Store(set)
 	s.loaded.Store(&loaded{set, at})
 	s.metrics.published(set, at)
+	select {
+	case s.published <- struct{}{}:
+	default:
+	}
 }
