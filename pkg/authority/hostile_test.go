@@ -297,3 +297,24 @@ func TestWhoHasGoneKeepsNobodyOut(t *testing.T) {
 		})
 	}
 }
+
+// TestOwnStopIsNoFailure: a run that ends while it connects says nothing about
+// the store.
+func TestOwnStopIsNoFailure(t *testing.T) {
+	url := listen(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }) // never answers
+	var out bytes.Buffer
+	r, err := New(Config{URL: url, DialTimeout: patience},
+		Deps{Registerer: prometheus.NewRegistry(), Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := r.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	if out.Len() > 0 || r.reach.lost() {
+		t.Errorf("a stopped run found the store lost (%t) and logged %q, want neither", r.reach.lost(), out.String())
+	}
+}

@@ -246,10 +246,13 @@ func (r *Redis) Run(ctx context.Context) error {
 
 // greet connects and loads the script, once. A store that cannot be reached is
 // met again by the first debit.
-func (r *Redis) greet(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, r.dialTimeout)
+func (r *Redis) greet(run context.Context) {
+	ctx, cancel := context.WithTimeout(run, r.dialTimeout)
 	defer cancel()
 	if err := r.loadScript(ctx, r.loads.Load()); err != nil {
+		if run.Err() != nil {
+			return // Our own stop broke it off, which says nothing about the store.
+		}
 		class := classify(err, false)
 		r.noteReach(class, err, false)
 		r.noteState(class, err)
