@@ -53,6 +53,7 @@ func Compile(files []*File, opts Options) (*Set, Faults) {
 		c.unreachable(&d.root)
 		d.nameRules()
 	}
+	c.replaceNothing()
 	var all Faults
 	for _, r := range c.reports {
 		all = append(all, r.sorted()...)
@@ -60,7 +61,7 @@ func Compile(files []*File, opts Options) (*Set, Faults) {
 	if len(c.set.domains) == 0 && !opts.AllowEmpty && all.Err() == nil {
 		all = append(all, Fault{
 			Code: CodeEmptySet, Message: "the policy set is empty: no file, no domain; every request would be allowed",
-			Mend: "name the files in policy.paths, or set policy.allow_empty if that is what you want",
+			Mend: "name files or directories that hold policies; only a sidecar with policy.allow_empty starts without any",
 		})
 	}
 	if opts.Strict {
@@ -104,12 +105,23 @@ type compiler struct {
 	first   map[string]*File // the file that introduced a domain
 	reports []*report        // one for each file, in their order
 
+	replaces []replaced
+
 	// The current file.
 	*report
 	file *File
 	tail *tally
 	debt *tally
 	mode *tally
+}
+
+// replaced is one name below replaces.
+type replaced struct {
+	report *report
+	at     position
+	path   *path
+	domain *Domain
+	name   string
 }
 
 // tally counts the rules of a file that one note is about.
@@ -145,6 +157,13 @@ func (c *compiler) version(files []*File) {
 func (c *compiler) compileFile() {
 	f := c.file
 	c.tail, c.debt, c.mode = &tally{}, &tally{}, &tally{}
+	if f.found && f.broken {
+		for i, x := range c.faults {
+			if x.Code == CodeWrongType { // A text or a list, as notes beside the policies are.
+				c.faults[i].Mend += "; " + mendNoPolicy
+			}
+		}
+	}
 	domain := c.domain()
 	if domain == nil {
 		// Nobody can reach its rules, but their faults are worth knowing.
@@ -159,6 +178,9 @@ func (c *compiler) compileFile() {
 	c.notes()
 }
 
+// mendNoPolicy is for files that may lie among the policies by chance.
+const mendNoPolicy = "every file below a policy directory is one; begin its name with a dot to leave it out"
+
 // domain returns the domain of the current file, new or known; nil when it has none.
 func (c *compiler) domain() *Domain {
 	f := c.file
@@ -169,7 +191,11 @@ func (c *compiler) domain() *Domain {
 			if at.line == 0 {
 				at = position{1, 1}
 			}
-			c.fault(CodeEmptyDomain, at, p, "", "add 'domain: …' at the top of the file", "config file cannot have empty domain")
+			mend := "add 'domain: …' at the top of the file"
+			if f.found && len(f.descriptors) == 0 {
+				mend += "; " + mendNoPolicy
+			}
+			c.fault(CodeEmptyDomain, at, p, "", mend, "config file cannot have empty domain")
 		}
 		return nil
 	}
@@ -182,7 +208,7 @@ func (c *compiler) domain() *Domain {
 		c.first[d.name] = f
 	case !c.opts.MergeDomains:
 		c.fault(CodeDuplicateDomain, f.domain.at, p, f.domain.is,
-			"use another domain, put both into one file, or set policy.merge_domains",
+			"use another domain, put both into one file, or merge them with policy.merge_domains (--merge-domains of check)",
 			"duplicate domain %s in config file; it is in %s already", inQuotes(f.domain.is), c.first[d.name].Name)
 		return nil
 	}

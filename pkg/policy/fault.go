@@ -102,7 +102,7 @@ type Fault struct {
 	Code     Code
 
 	File         string
-	Line, Column int    // from 1; 0 for a fault of the set as a whole
+	Line, Column int    // from 1; 0 for a fault of the set, or of a file that cannot be read, as a whole
 	Path         string // as descriptors[3].rate_limit.unit, "" for the file
 
 	Value   string // the offending text, "" when there is none

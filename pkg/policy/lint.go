@@ -30,6 +30,33 @@ func (c *compiler) notes() {
 	}
 }
 
+// replaceNothing warns of replaces that name no rule: names are those that
+// rules are given by rate_limit.name, and a request has one domain. A set with
+// errors may lack rules that its files mean to have.
+func (c *compiler) replaceNothing() {
+	for _, r := range c.reports {
+		if r.faults.Err() != nil {
+			return
+		}
+	}
+	type named struct {
+		domain *Domain
+		name   string
+	}
+	known := map[named]bool{}
+	for _, d := range c.set.order {
+		for _, r := range d.rules {
+			known[named{d, r.Name}] = true
+		}
+	}
+	for _, r := range c.replaces {
+		if !known[named{r.domain, r.name}] {
+			r.report.warn(CodeNoEffect, r.at, r.path, r.name, "correct it, or give the rule to replace that rate_limit.name",
+				"no rule of domain %s has the name %s, so nothing is replaced", inQuotes(r.domain.name), inQuotes(r.name))
+		}
+	}
+}
+
 // maxLintPatterns bounds the comparison of each pattern of a level with those
 // before it; on a level with more only the first ones are compared.
 const maxLintPatterns = 1000

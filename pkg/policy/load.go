@@ -40,18 +40,20 @@ type source struct {
 	data   []byte
 	sum    [sha256.Size]byte
 	faulty *File
+	found  bool // below a directory that was named, not named itself
 }
 
+const mendPath = "correct the path or the permissions"
+
 func readFile(name string) source {
-	const mend = "correct the path or the permissions"
 	f, err := os.Open(name)
 	if err != nil {
-		return noSource(unreadable(name, CodeUnreadable, mend, reason(err)))
+		return noSource(unreadable(name, CodeUnreadable, mendPath, reason(err)))
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
 	if err != nil {
-		return noSource(unreadable(name, CodeUnreadable, mend, reason(err)))
+		return noSource(unreadable(name, CodeUnreadable, mendPath, reason(err)))
 	}
 	return source{name: name, data: data, sum: sha256.Sum256(data)}
 }
@@ -62,7 +64,9 @@ func (s source) parse() *File {
 	if s.faulty != nil {
 		return s.faulty
 	}
-	return Parse(s.name, s.data)
+	f := Parse(s.name, s.data)
+	f.found = s.found
+	return f
 }
 
 // Parse returns the files, each with its faults.
@@ -106,7 +110,7 @@ func ReadPaths(paths []string) Sources {
 	for _, p := range paths {
 		info, err := os.Stat(p)
 		if err != nil {
-			files = append(files, noSource(unreadable(p, CodeUnreadable, "correct policy.paths or the permissions", reason(err))))
+			files = append(files, noSource(unreadable(p, CodeUnreadable, mendPath, reason(err))))
 			continue
 		}
 		if !info.IsDir() {
@@ -117,7 +121,9 @@ func ReadPaths(paths []string) Sources {
 		w.folder("", nil)
 		slices.Sort(w.names)
 		for _, rel := range w.names {
-			files = append(files, readFile(filepath.Join(p, rel)))
+			s := readFile(filepath.Join(p, rel))
+			s.found = true
+			files = append(files, s)
 		}
 		for _, f := range w.faulty {
 			files = append(files, noSource(f))

@@ -87,8 +87,8 @@ func TestLoadPathsFaults(t *testing.T) {
 	var got []string
 	for _, f := range faults.Of(policy.SeverityError) {
 		got = append(got, strings.TrimPrefix(f.File, dir+"/")+" "+string(f.Code)+" "+f.Message)
-		if f.Line < 1 || f.Mend == "" {
-			t.Errorf("fault without a line or a mend: %+v", f)
+		if (f.Line < 1) != (f.Code == policy.CodeUnreadable) || f.Mend == "" {
+			t.Errorf("fault without a mend, or a line of a file that cannot be read: %+v", f)
 		}
 	}
 	want := []string{
@@ -177,5 +177,33 @@ func TestLoadPathsTooMany(t *testing.T) {
 	_, faults := policy.Load([]string{dir}, policy.Options{AllowEmpty: true})
 	if len(faults) != 1 || faults[0].Code != policy.CodeUnreadable || faults[0].File != dir {
 		t.Errorf("faults = %v, want one of %s", faults, dir)
+	}
+}
+
+// TestMends: mends that depend on where a file was found and on its bytes.
+func TestMends(t *testing.T) {
+	const dot = "every file below a policy directory is one; begin its name with a dot to leave it out"
+	for _, c := range []struct {
+		name, data string
+		named      bool
+		want       string
+	}{
+		{"notes in a directory", "abc\n", false, dot},
+		{"another program's file in a directory", "version: 3\n", false, "add 'domain: …' at the top of the file; " + dot},
+		{"a policy without a domain in a directory", "descriptors: [{key: k}]\n", false, "add 'domain: …' at the top of the file"},
+		{"an empty file by its name", "", true, "add 'domain: …' at the top of the file"},
+		{"a tab before a list", "domain: d\ndescriptors:\n\t- key: a\n", true, "indent line 3 with spaces; YAML allows no tabs there"},
+		{"a tab before a key", "domain: d\ndescriptors:\n  - key: a\n\tvalue: b\n", true, "indent line 4 with spaces; YAML allows no tabs there"},
+		{"a tab at the end", "domain: d\ndescriptors: ]\t\n", true, "make it valid YAML"},
+	} {
+		dir := writeTree(t, map[string]string{"f": c.data})
+		path := dir
+		if c.named {
+			path = filepath.Join(dir, "f")
+		}
+		_, faults := policy.Load([]string{path}, policy.Options{})
+		if errs := faults.Of(policy.SeverityError); len(errs) != 1 || !strings.HasSuffix(errs[0].Mend, c.want) {
+			t.Errorf("%s: faults = %v, want one with the mend %q", c.name, errs, c.want)
+		}
 	}
 }

@@ -30,6 +30,7 @@ type File struct {
 	sum    [sha256.Size]byte
 	faults Faults
 	broken bool // not even a tree; whatever else is missing is no fault of its own
+	found  bool // below a directory that was named, not named itself
 
 	domain      value[string]
 	version     value[uint64]
@@ -58,7 +59,7 @@ func Parse(name string, data []byte) *File {
 // unreadable is the File of a path that could not be read.
 func unreadable(name string, c Code, mend, message string) *File {
 	r := &report{file: name}
-	r.fault(c, position{1, 1}, nil, "", mend, "%s", message)
+	r.fault(c, position{}, nil, "", mend, "%s", message)
 	return &File{Name: name, sum: sha256.Sum256([]byte("\x00" + message)), faults: r.faults, broken: true}
 }
 
@@ -74,7 +75,7 @@ type reader struct {
 // returns is nil for a file without content.
 func (r *reader) tree(data []byte) (*yaml.Node, bool) {
 	if len(data) > MaxFileSize {
-		r.fault(CodeFileTooLarge, position{1, 1}, nil, "", "split it into several files of one domain (policy.merge_domains)",
+		r.fault(CodeFileTooLarge, position{1, 1}, nil, "", "split it into several files of one domain, merged with policy.merge_domains (--merge-domains of check)",
 			"file is larger than %d bytes", MaxFileSize)
 		return nil, false
 	}
@@ -85,7 +86,11 @@ func (r *reader) tree(data []byte) (*yaml.Node, bool) {
 		return nil, true
 	case err != nil:
 		at, text := syntaxError(err, data)
-		r.fault(CodeSyntax, at, nil, "", "make it valid YAML", "error loading config file: %s", text)
+		mend := "make it valid YAML"
+		if line := tabbedLine(data, at.line); line > 0 {
+			mend = fmt.Sprintf("indent line %d with spaces; YAML allows no tabs there", line)
+		}
+		r.fault(CodeSyntax, at, nil, "", mend, "error loading config file: %s", text)
 		return nil, false
 	}
 	if len(doc.Content) == 0 {
@@ -140,6 +145,20 @@ func syntaxError(err error, data []byte) (position, string) {
 		data = data[n:]
 	}
 	return position{1, 1}, text
+}
+
+// tabbedLine returns the line with a tab in its indentation that a syntax error
+// at a line is about, 0 when there is none. The YAML library names that line or
+// the one before.
+func tabbedLine(data []byte, at int) int {
+	lines := bytes.SplitN(data, []byte("\n"), at+2)
+	for n := at; n <= at+1 && n <= len(lines); n++ {
+		text := lines[n-1]
+		if indent := text[:len(text)-len(bytes.TrimLeft(text, " \t"))]; bytes.ContainsRune(indent, '\t') {
+			return n
+		}
+	}
+	return 0
 }
 
 // walk holds the tree below a node to the bounds, and says whether to go on.

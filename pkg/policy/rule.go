@@ -73,6 +73,7 @@ func (c *compiler) rule(domain *Domain, levels []Level, name string, d *descript
 			c.fault(CodeSelfReplaces, x.at, p, x.is, "name another rule", "replaces should not contain name of same descriptor")
 		}
 		r.Replaces = append(r.Replaces, x.is)
+		c.replaces = append(c.replaces, replaced{c.report, x.at, p, domain, x.is})
 	}
 	unit, known := ParseUnit(l.unit.is)
 	if r.Unlimited {
