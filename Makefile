@@ -67,4 +67,4 @@ ci: lint check-generate test ## What a change must pass.
 
 clean: ## Remove everything that was built or fetched.
 	@chmod -R u+w .cache 2>/dev/null || true
-	rm -rf bin .cache
+	rm -rf bin .cache run

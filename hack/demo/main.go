@@ -146,7 +146,7 @@ func (d *demo) showByEnvoy() error {
 		return fmt.Errorf("start Envoy: %w", err)
 	}
 	fmt.Printf("envoy     http://%s, admin page http://%s\n", d.envoy.Addr("ingress"), d.envoy.Admin())
-	fmt.Printf("policy    config/northstar, P-READ: each user 20 at once and 2 more each second\n\n")
+	showRule()
 
 	request := envoytest.Request("GET", "/catalog", "", "x-user-id", user)
 	allowed := 0
@@ -167,6 +167,11 @@ func (d *demo) showByEnvoy() error {
 		}
 	}
 	return fmt.Errorf("GET /catalog answered 200 for %d times in a row, want a 429 among them", tries)
+}
+
+func showRule() {
+	fmt.Println("policy    config/northstar, P-READ: each user 20 at once and 2 more each second")
+	fmt.Print("store     this sidecar's memory; sidecars that share budgets need a Redis\n\n")
 }
 
 func print429(r envoytest.Response) {
@@ -191,7 +196,7 @@ func (d *demo) callArgs() []string {
 // showByCall asks the sidecar as Envoy would. A call that is denied may end with its own exit code, so the answer's
 // text decides.
 func (d *demo) showByCall() error {
-	fmt.Printf("policy    config/northstar, P-READ: each user 20 at once and 2 more each second\n\n")
+	showRule()
 	allowed := 0
 	for range tries {
 		out, err := exec.Command(d.binary(), d.callArgs()...).CombinedOutput()

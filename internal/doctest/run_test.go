@@ -81,7 +81,7 @@ func copyTree(t *testing.T, root string) string {
 		switch {
 		case rel == ".git" && !e.IsDir():
 			return nil
-		case rel == ".git" || rel == ".cache" || rel == "bin":
+		case rel == ".git" || rel == ".cache" || rel == "bin" || rel == "run":
 			return filepath.SkipDir
 		case e.IsDir():
 			return os.MkdirAll(to, 0o755)

@@ -22,7 +22,7 @@ var (
 )
 
 // unversioned are the folders at the root that are made, not kept.
-var unversioned = map[string]bool{".git": true, ".cache": true, "bin": true}
+var unversioned = map[string]bool{".git": true, ".cache": true, "bin": true, "run": true}
 
 // LoadTree reads the names of all files of the repository, and its Makefile.
 func LoadTree(root string) (Tree, error) {
