@@ -133,7 +133,8 @@ func (s *Sidecar) demandReload(w http.ResponseWriter, r *http.Request) {
 
 type shownRule struct {
 	Domain         string `json:"domain"`
-	Rule           string `json:"rule"`
+	Rule           string `json:"rule"`  // as in answers and metadata
+	Label          string `json:"label"` // as in metrics and logs
 	File           string `json:"file"`
 	Line           int    `json:"line"`
 	Algorithm      string `json:"algorithm,omitempty"`
@@ -159,7 +160,7 @@ func (s *Sidecar) policy(w http.ResponseWriter, _ *http.Request) {
 	}
 	for _, r := range set.Rules() {
 		shown := shownRule{
-			Domain: r.Domain, Rule: r.ID, File: r.File, Line: r.Line,
+			Domain: r.Domain, Rule: r.ID, Label: r.Label(nil), File: r.File, Line: r.Line,
 			Unlimited: r.Unlimited, Shadow: r.Shadow, Quota: r.Quota,
 		}
 		if r.Params != nil {

@@ -205,7 +205,7 @@ func TestOps(t *testing.T) {
 }
 
 func TestAdmin(t *testing.T) {
-	c := config(t, twoAYear)
+	c := config(t, strings.Replace(twoAYear, "{", "{name: P-READ, ", 1))
 	settings, _ := sidecar.Load(sidecar.Inputs{Environ: []string{"WEIR_LOG_LEVEL=warn"}})
 	c.Store.URL = "redis://user:hunter2@h:1/0"
 	when := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -234,7 +234,7 @@ func TestAdmin(t *testing.T) {
 	}
 
 	_, body = get(t, admin+"/policy")
-	for _, want := range []string{`"loaded": "2030-01-02T03:04:05Z"`, `"rule": "user"`, `"limit": 2`, `"domains": 1`, `"count": 1`} {
+	for _, want := range []string{`"loaded": "2030-01-02T03:04:05Z"`, `"rule": "P-READ"`, `"label": "user"`, `"limit": 2`, `"domains": 1`, `"count": 1`} {
 		if !strings.Contains(body, want) {
 			t.Errorf("/policy lacks %s: %s", want, body)
 		}
