@@ -239,7 +239,7 @@ func (s *Server) Serve() error {
 		listeners = append(listeners, s.unix)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		background.Go(func() { s.unix.awaitLock(ctx) })
+		background.Go(func() { s.unix.watch(ctx) })
 	}
 	if len(listeners) == 0 {
 		return errors.New("rls: Serve without Listen")

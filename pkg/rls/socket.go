@@ -25,6 +25,10 @@ const probeTime = time.Second
 // lockPoll is how often a successor looks whether its predecessor has drained.
 const lockPoll = 100 * time.Millisecond
 
+// pathPoll is how often a server looks whether the path is still its own. It
+// only says so.
+const pathPoll = time.Second
+
 // unixListener is a listening socket that was renamed to its path, so that the
 // path never leads nowhere while a successor takes over, and the lock beside
 // it, which says who serves.
@@ -188,39 +192,56 @@ func (u *unixListener) unlock() error {
 	return u.lock.close()
 }
 
-// awaitLock takes the lock when the predecessor has drained, unless the path
-// was taken over in turn: then the lock is the successor's to take. It returns
-// when it has the lock, will never need it, or ctx ends.
-func (u *unixListener) awaitLock(ctx context.Context) {
-	tick := time.NewTicker(lockPoll)
-	defer tick.Stop()
-	for !u.settled() {
+// watch takes the lock when the predecessor has drained, unless the path was
+// taken over in turn: then the lock is the successor's to take. With the lock
+// it goes on, to say when the path is lost. It returns when there is nothing
+// left to wait for, or ctx ends.
+func (u *unixListener) watch(ctx context.Context) {
+	for {
+		next := u.look()
+		if next == 0 {
+			return
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(next):
 		}
 	}
 }
 
-// settled tries to take the lock, and says whether there is nothing left to
-// wait for.
-func (u *unixListener) settled() bool {
+// look takes the lock if it can, and returns when to look again, 0 for never.
+func (u *unixListener) look() time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	switch {
-	case u.lock.held || u.unlinked:
-		return true
-	case !u.owned():
-		u.log.Info("another process took the unix socket over", "path", u.path)
-		return true
+	if u.unlinked || u.lost() {
+		return 0
+	}
+	if u.lock.held {
+		return pathPoll
 	}
 	err := u.lock.try()
 	switch {
-	case err == nil:
-		u.log.Info("the unix socket's last owner has drained", "path", u.path)
-	case !errors.Is(err, errLocked):
+	case errors.Is(err, errLocked):
+		return lockPoll
+	case err != nil:
 		u.log.Error("the unix socket's lock cannot be taken", "path", u.path, "error", err)
+		return 0
 	}
-	return !errors.Is(err, errLocked)
+	u.log.Info("the unix socket's last owner has drained", "path", u.path)
+	return pathPoll
+}
+
+// lost says, also in the log, that the path does not lead to this socket any
+// more. As long as it cannot be looked at, nobody knows.
+func (u *unixListener) lost() bool {
+	switch now, err := os.Lstat(u.path); {
+	case errors.Is(err, fs.ErrNotExist):
+		u.log.Warn("the unix socket was removed", "path", u.path)
+	case err != nil || os.SameFile(now, u.own):
+		return false
+	default:
+		u.log.Info("another process took the unix socket over", "path", u.path)
+	}
+	return true
 }

@@ -3,6 +3,7 @@ package rls_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -226,6 +227,59 @@ func TestStopLeavesASuccessorsSocket(t *testing.T) {
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Errorf("after the successor's stop the path is %v, want gone", err)
 	}
+}
+
+// TestLostPathIsLogged has a server that nobody preceded say, once, that its
+// path is not its own any more.
+func TestLostPathIsLogged(t *testing.T) {
+	for name, c := range map[string]struct {
+		lose func(t *testing.T, path string)
+		want string
+	}{
+		"taken over": {func(t *testing.T, path string) {
+			t.Helper()
+			start(t, rls.Config{Unix: path, TakeOver: true}, rls.Deps{})
+		}, `level=INFO msg="another process took the unix socket over"`},
+		"removed": {func(t *testing.T, path string) {
+			t.Helper()
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}, `level=WARN msg="the unix socket was removed"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log syncBuffer
+			path := socketIn(t)
+			s := start(t, rls.Config{Unix: path}, rls.Deps{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if said := log.String(); said != "" {
+				t.Errorf("logged %q before anything happened", said)
+			}
+			c.lose(t, path)
+			eventually(t, c.want, func() bool { return strings.Contains(log.String(), c.want) })
+			s.stop(t)
+			if n := strings.Count(log.String(), "\n"); n != 1 {
+				t.Errorf("logged %d lines, want one: %s", n, log.String())
+			}
+		})
+	}
+}
+
+// syncBuffer takes a log from any goroutine.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
 }
 
 // locked says whether somebody holds the lock.
