@@ -15,11 +15,11 @@ import (
 const exitOverLimit = 3
 
 type callCmd struct {
-	Addr           string        `default:"127.0.0.1:8081" placeholder:"${default}" help:"The service: host:port or unix:///path."`
+	Addr           address       `default:"127.0.0.1:8081" placeholder:"${default}" help:"The service: host:port or unix:///path."`
 	Domain         string        `required:"" help:"The domain of the request."`
 	Descriptor     []string      `required:"" sep:"none" placeholder:"K=V,K=V" help:"${descriptor_help} Can be repeated."`
 	Hits           uint32        `help:"hits_addend of the request; 0 leaves it out, which means 1."`
-	DescriptorHits []string      `name:"descriptor-hits" sep:"none" placeholder:"N" help:"A descriptor's own hits_addend; the first is for the first descriptor, and so on. 0 is a peek, a negative number gives back, - leaves it out."`
+	DescriptorHits []string      `name:"descriptor-hits" sep:"none" placeholder:"N" help:"A descriptor's own hits_addend; the first is for the first descriptor, and so on. 0 is a peek, a negative number gives back and needs the =, as --descriptor-hits=-1; - leaves it out."`
 	Timeout        time.Duration `default:"1s" help:"The longest wait for the answer."`
 	ExitCode       bool          `name:"exit-code" help:"End with exit code 3 for OVER_LIMIT. Otherwise every answer is exit code 0."`
 }
@@ -32,9 +32,9 @@ func (c *callCmd) Run(e *env) error {
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, c.Timeout)
 	defer cancel()
-	answer, err := rls.Call(ctx, c.Addr, request)
+	answer, err := rls.Call(ctx, string(c.Addr), request)
 	if err != nil {
-		return err
+		return mendDial(err)
 	}
 	if err := e.say("%s", strings.TrimSuffix(answer.Text(), "\n")); err != nil {
 		return err

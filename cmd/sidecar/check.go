@@ -21,8 +21,7 @@ func (c *checkCmd) Run(e *env) error {
 		e.complain(faultLine(f))
 	}
 	if set == nil {
-		n := len(faults.Of(policy.SeverityError))
-		e.complain(fmt.Sprintf("%d %s", n, plural(n, "fault")))
+		e.complain(countLine(len(faults.Of(policy.SeverityError)), len(faults.Of(policy.SeverityWarning))))
 		return exitCode(exitFailed)
 	}
 	line := fmt.Sprintf("ok: %d %s, %d %s", len(set.Domains()), plural(len(set.Domains()), "domain"),
@@ -42,6 +41,15 @@ func faultLine(f policy.Fault) string {
 		f.Message = fmt.Sprintf("%s: %q", f.Message, f.Value)
 	}
 	return f.Error()
+}
+
+// countLine is the last line of a list of faults.
+func countLine(faults, warnings int) string {
+	line := fmt.Sprintf("%d %s", faults, plural(faults, "fault"))
+	if warnings > 0 {
+		line += fmt.Sprintf(", %d %s", warnings, plural(warnings, "warning"))
+	}
+	return line
 }
 
 func plural(n int, noun string) string {

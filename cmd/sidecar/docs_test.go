@@ -92,12 +92,16 @@ func parse(args []string, flags map[string]bool) error {
 	if err != nil {
 		return err
 	}
+	var given []string
 	nodes := append([]*kong.Node{parser.Model.Node}, parser.Model.Children...)
 	for _, n := range nodes {
 		for _, f := range n.Flags {
 			flags["--"+f.Name] = true
 		}
 	}
-	_, err = parser.Parse(args)
+	for _, a := range args {
+		given = append(given, strings.ReplaceAll(a, "$PWD", "/work")) // as the shell would
+	}
+	_, err = parser.Parse(given)
 	return err
 }

@@ -113,16 +113,17 @@ func loadSettings(e *env, file string, given settings) (*sidecar.Settings, []sid
 		switch {
 		case err != nil:
 			unreadable = []sidecar.Fault{{Place: "--config", Problem: err.Error(), Mend: "name a file of settings"}}
-			in.File = ""
 		case len(data) > maxSettingsFile:
 			unreadable = []sidecar.Fault{{Place: "--config", Value: file, Problem: "larger than 1 MiB", Mend: "name a file of settings"}}
-			in.File = ""
 		default:
 			in.Data = data
 		}
 	}
-	s, faults := sidecar.Load(in)
-	return s, append(unreadable, faults...)
+	if unreadable != nil {
+		// What the file would have set is not missing because nobody set it.
+		return &sidecar.Settings{Config: sidecar.Defaults()}, unreadable
+	}
+	return sidecar.Load(in)
 }
 
 // readAtMost reads a file, but not more than that: /dev/zero has no end.

@@ -7,6 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/weir-rl/weir/pkg/policy"
+	"github.com/weir-rl/weir/pkg/sidecar"
 )
 
 type keyCmd struct {
@@ -32,7 +33,7 @@ func (c *keyCmd) Run(e *env) error {
 	}
 	p, more := s.Config.Prepare()
 	if faults = append(faults, more...); len(faults) > 0 {
-		return e.refuse(faults)
+		return e.refuse(faults, p.Notices)
 	}
 	domain := p.Set.Domain(c.Domain)
 	if domain == nil {
@@ -66,8 +67,8 @@ func (c *keyCmd) Run(e *env) error {
 	return nil
 }
 
-// refuse prints all faults and ends the command.
-func (e *env) refuse(faults []error) error {
+// refuse prints all faults and warnings and ends the command.
+func (e *env) refuse(faults []error, notices []sidecar.Notice) error {
 	for _, f := range faults {
 		if p := (policy.Fault{}); errors.As(f, &p) {
 			e.complain(faultLine(p))
@@ -75,6 +76,13 @@ func (e *env) refuse(faults []error) error {
 		}
 		e.complain(f)
 	}
-	e.complain(fmt.Sprintf("%d %s", len(faults), plural(len(faults), "fault")))
+	warnings := 0
+	for _, n := range notices {
+		if n.Warning {
+			warnings++
+			e.complain(n.Text)
+		}
+	}
+	e.complain(countLine(len(faults), warnings))
 	return exitCode(exitFailed)
 }

@@ -133,7 +133,7 @@ func run(ctx context.Context, hup *hangups, args, environ []string, stdout, stde
 	case helped:
 		return exitOK
 	case err != nil:
-		e.complain(fmt.Errorf("sidecar: %w; see sidecar --help", err))
+		e.complain(fmt.Errorf("sidecar: %w; see sidecar %s--help", err, commandOf(err)))
 		return exitUsage
 	}
 	err = selected.Run(e)
@@ -145,6 +145,16 @@ func run(ctx context.Context, hup *hangups, args, environ []string, stdout, stde
 		return exitFailed
 	}
 	return exitOK
+}
+
+// commandOf is the command that a usage error is about, with a space, or "".
+func commandOf(err error) string {
+	if p := (*kong.ParseError)(nil); errors.As(err, &p) && p.Context != nil {
+		if node := p.Context.Selected(); node != nil {
+			return node.Name + " "
+		}
+	}
+	return ""
 }
 
 // newParser builds the model of the command line; exit is called after a help.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"log/slog"
 	"os/signal"
 	"syscall"
@@ -28,8 +29,8 @@ func (c *serveCmd) Run(e *env) error {
 		for _, f := range found {
 			faults = append(faults, f)
 		}
-		_, more := s.Config.Prepare()
-		return e.refuse(append(faults, more...))
+		p, more := s.Config.Prepare()
+		return e.refuse(append(faults, more...), p.Notices)
 	}
 	// Whoever reads the log may go; requests are answered all the same.
 	signal.Ignore(syscall.SIGPIPE)
@@ -40,6 +41,9 @@ func (c *serveCmd) Run(e *env) error {
 		Logger: newLogger(e, s.Config.Log),
 		Reload: e.hangups.take(),
 	})
+	if f := (*sidecar.StartError)(nil); errors.As(err, &f) {
+		return e.refuse(f.Faults, f.Notices)
+	}
 	if err != nil {
 		return err
 	}

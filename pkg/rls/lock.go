@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,6 +27,9 @@ type lockFile struct {
 
 func openLock(path string) (*lockFile, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("lock file: %w; create the directory %s", err, filepath.Dir(path))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock file: %w; the process must be able to write there", err)
 	}

@@ -29,6 +29,9 @@ const lockPoll = 100 * time.Millisecond
 // only says so.
 const pathPoll = time.Second
 
+// ErrServed is in the error of Listen when somebody else serves the Unix socket.
+var ErrServed = errors.New("stop it, or take over")
+
 // unixListener is a listening socket that was renamed to its path, so that the
 // path never leads nowhere while a successor takes over, and the lock beside
 // it, which says who serves.
@@ -69,13 +72,13 @@ func listenUnix(ctx context.Context, path string, mode fs.FileMode, takeOver boo
 	}()
 	if err := lock.try(); err != nil && !(takeOver && errors.Is(err, errLocked)) {
 		if errors.Is(err, errLocked) {
-			return nil, fmt.Errorf("unix socket %s: process %s serves it and holds %s; stop it, or take over", path, lock.holder(), lock.path())
+			return nil, fmt.Errorf("unix socket %s: process %s serves it and holds %s; %w", path, lock.holder(), lock.path(), ErrServed)
 		}
 		return nil, fmt.Errorf("unix socket %s: %w", path, err)
 	}
 	// A program without our lock may serve the path all the same.
 	if !takeOver && answers(ctx, path) {
-		return nil, fmt.Errorf("unix socket %s: another program serves it; stop it, or take over", path)
+		return nil, fmt.Errorf("unix socket %s: another program serves it; %w", path, ErrServed)
 	}
 	u := &unixListener{path: path, lock: lock, log: log}
 	if err := u.bind(ctx, mode); err != nil {

@@ -149,7 +149,7 @@ func TestPathsThatAreNoSocket(t *testing.T) {
 		dir:                             "a directory is there",
 		long:                            "108 bytes, a socket's may have 107",
 		"@abstract":                     "abstract",
-		filepath.Join(dir, "no", "dir"): "no such file or directory",
+		filepath.Join(dir, "no", "dir"): "no such file or directory; create the directory " + filepath.Join(dir, "no"),
 	} {
 		for _, takeOver := range []bool{false, true} {
 			s := prepare(t, rls.Config{TCP: "127.0.0.1:0", Unix: path, TakeOver: takeOver}, rls.Deps{})

@@ -64,8 +64,16 @@ func storeURL(v string) error {
 	}
 	mend := "write redis://host:6379/0 or unix:///path/to/redis.sock"
 	u, err := url.Parse(v)
-	if err != nil {
+	badPort := &wrong{"a URL whose port is not a number from 1 to 65535", mend + "; in a password write / as %2F"}
+	switch {
+	case err != nil && strings.Contains(err.Error(), "invalid port"):
+		return badPort
+	case err != nil:
 		return &wrong{"not a URL", mend}
+	case u.Port() != "":
+		if port, err := strconv.ParseUint(u.Port(), 10, 16); err != nil || port == 0 {
+			return badPort
+		}
 	}
 	switch u.Scheme {
 	case "redis":

@@ -19,7 +19,7 @@ type Fault struct {
 func (f Fault) Error() string {
 	var b strings.Builder
 	for _, part := range []string{f.Place, f.Path} {
-		if part != "" {
+		if part != "" && (part != f.Path || f.Place != flagOf(f.Path)) {
 			b.WriteString(part)
 			b.WriteString(": ")
 		}

@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -38,11 +39,16 @@ func AwaitHealthy(ctx context.Context, target, service string) error {
 		if err != nil {
 			return err
 		}
+		last := ""
 		for {
 			report, err := stream.Recv()
+			if err != nil && last != "" && ctx.Err() != nil {
+				return errors.New("the last status was " + last)
+			}
 			if err != nil {
 				return err
 			}
+			last = report.GetStatus().String()
 			if report.GetStatus() == healthpb.HealthCheckResponse_SERVING {
 				return nil
 			}

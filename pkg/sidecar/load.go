@@ -7,6 +7,7 @@ import (
 	"io"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -71,13 +72,16 @@ func Load(in Inputs) (*Settings, []Fault) {
 	}
 	l.environ(in.Environ)
 	l.flags(in.Flags)
-	l.check()
+	if !l.unread {
+		l.check()
+	}
 	return &l.settings, l.faults
 }
 
 type loader struct {
 	settings Settings
 	faults   []Fault
+	unread   bool // the file as a whole; nobody knows what is missing then
 }
 
 func (l *loader) fault(place, path, value, problem, mend string) {
@@ -112,6 +116,9 @@ func (l *loader) set(s *Setting, items []string, place string) {
 	if w := (*wrong)(nil); errors.As(err, &w) {
 		problem, mend = w.problem, w.mend
 	}
+	if place == s.Env() && len(items) == 1 && items[0] == "" {
+		problem, mend = "the variable is set but empty, "+problem, mend+", or unset the variable"
+	}
 	l.fault(place, s.Path, s.hide(strings.Join(items, ",")), problem, mend)
 }
 
@@ -126,11 +133,15 @@ func (l *loader) file(name string, data []byte) {
 	case errors.Is(err, io.EOF): // an empty file sets nothing
 		return
 	case err != nil:
-		place, problem := name, strings.TrimPrefix(err.Error(), "yaml: ")
+		place, problem, mend := name, strings.TrimPrefix(err.Error(), "yaml: "), "write valid YAML"
 		if m := yamlLine.FindStringSubmatch(problem); m != nil {
 			place, problem = name+":"+m[1], m[2]
+			if line := tabbedLine(data, m[1]); line > 0 {
+				mend = fmt.Sprintf("indent line %d with spaces; YAML allows no tabs there", line)
+			}
 		}
-		l.fault(place, "", "", problem, "write valid YAML")
+		l.unread = true
+		l.fault(place, "", "", problem, mend)
 		return
 	case len(doc.Content) == 0:
 		return
@@ -141,12 +152,32 @@ func (l *loader) file(name string, data []byte) {
 	l.section(name, "", doc.Content[0])
 }
 
+// tabbedLine returns the line with a tab in its indentation that a syntax error
+// is about, 0 when there is none. The YAML library names that line or the one
+// before.
+func tabbedLine(data []byte, at string) int {
+	first, err := strconv.Atoi(at)
+	if err != nil {
+		return 0
+	}
+	n := 0
+	for line := range bytes.Lines(data) {
+		n++
+		indent := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]
+		if (n == first || n == first+1) && bytes.ContainsRune(indent, '\t') {
+			return n
+		}
+	}
+	return 0
+}
+
 func (l *loader) section(name, path string, n *yaml.Node) {
 	place := func(n *yaml.Node) string { return fmt.Sprintf("%s:%d", name, n.Line) }
 	if isNull(n) { // a section whose every line is commented out
 		return
 	}
 	if n.Kind != yaml.MappingNode {
+		l.unread = l.unread || path == ""
 		l.fault(place(n), path, n.Value, "not a section", "write its settings under it, indented")
 		return
 	}

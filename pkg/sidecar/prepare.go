@@ -41,6 +41,9 @@ func (c *Config) Prepare() (Prepared, []error) {
 		}
 		p.Scheme.Secret = secret
 	}
+	if c.Store.Type == StoreMemory && c.Store.URL != "" {
+		p.Notices = append(p.Notices, Notice{Text: "store.url: has no effect with store.type memory; remove it, or set store.type redis", Warning: true})
+	}
 	if len(c.Policy.Paths) == 0 && !c.Policy.AllowEmpty {
 		return p, faults // Check says so.
 	}
@@ -85,10 +88,16 @@ func secretFault(path string, err error) Fault {
 	return f
 }
 
-// faultsError joins what stops a start.
-func faultsError(faults []error) error {
-	if len(faults) == 0 {
-		return nil
-	}
-	return fmt.Errorf("the start has faults:\n%w", errors.Join(faults...))
+// StartError is all that is wrong with what a start is given.
+type StartError struct {
+	Faults  []error // each a Fault or a policy.Fault
+	Notices []Notice
 }
+
+// Error returns one line for each fault.
+func (e *StartError) Error() string {
+	return fmt.Sprintf("the start has faults:\n%v", errors.Join(e.Faults...))
+}
+
+// Unwrap returns the faults.
+func (e *StartError) Unwrap() []error { return e.Faults }

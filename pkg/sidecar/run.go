@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/weir-rl/weir/pkg/rls"
 )
 
 // States of readiness: why the sidecar is not ready.
@@ -102,6 +104,9 @@ func (s *Sidecar) start(ctx context.Context, down *teardown, serve func(string, 
 		return s.followVersions(reloadCtx)
 	})
 	if err := s.service.Listen(ctx); err != nil {
+		if errors.Is(err, rls.ErrServed) {
+			err = fmt.Errorf("%w with rls.take_over", err)
+		}
 		return err
 	}
 	down.push("stop service", s.service.Stop)

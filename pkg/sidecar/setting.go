@@ -58,7 +58,9 @@ func (s *Setting) Env() string {
 }
 
 // Flag is the name of the setting's flag.
-func (s *Setting) Flag() string { return "--" + s.Path }
+func (s *Setting) Flag() string { return flagOf(s.Path) }
+
+func flagOf(path string) string { return "--" + path }
 
 // IsBoolean says that the flag may stand without a value.
 func (s *Setting) IsBoolean() bool { return s.Type == typeBoolean }

@@ -87,15 +87,15 @@ type service interface {
 }
 
 // New wires a sidecar. It reads files but opens no connection and no listener.
-// The error lists every fault of settings, secret and policy files, one a line.
+// The error is a *StartError when settings, secret or policy files have faults.
 func New(opts Options) (*Sidecar, error) {
 	var faults []error
 	for _, f := range opts.Config.Check() {
 		faults = append(faults, f)
 	}
 	p, more := opts.Config.Prepare()
-	if err := faultsError(append(faults, more...)); err != nil {
-		return nil, err
+	if faults = append(faults, more...); len(faults) > 0 {
+		return nil, &StartError{Faults: faults, Notices: p.Notices}
 	}
 	s := &Sidecar{
 		cfg: opts.Config, origin: opts.Origin, log: opts.Logger, registry: opts.Registry,
