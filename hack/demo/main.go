@@ -39,7 +39,12 @@ func run(args []string) error {
 	d := &demo{root: root, keep: os.Getenv("KEEP") == "1"}
 	switch {
 	case len(args) == 1 && args[0] == "up":
-		return d.up(os.Getenv("ENVOY") == "none")
+		envoy := os.Getenv("ENVOY")
+		if envoy != "" && envoy != "none" {
+			return fmt.Errorf("ENVOY=%s: not none; leave it out, or name a program by ENVOY_BIN", envoy)
+		}
+		d.withoutEnvoy = envoy == "none"
+		return d.up()
 	case len(args) == 1 && args[0] == "down":
 		return d.down()
 	}
@@ -63,15 +68,23 @@ type demo struct {
 	root string
 	keep bool
 
+	withoutEnvoy bool
+
 	dir     string // Sockets, logs and rendered configs of this run.
 	socket  string // Where the sidecar answers Envoy.
 	sidecar *parts.Process
 	envoy   *envoytest.Envoy
 }
 
-func (d *demo) up(withoutEnvoy bool) (err error) {
+func (d *demo) up() (err error) {
 	if _, err := os.Stat(d.statePath()); err == nil {
 		return errors.New("one is still up from before; end it with: make demo-down")
+	}
+	if !d.withoutEnvoy {
+		// Before anything starts, so that nobody looks for the cause in the sidecar.
+		if _, err := parts.Find(parts.Envoy); err != nil {
+			return err
+		}
 	}
 	if d.dir, err = parts.MkdirTemp("weir-demo-"); err != nil {
 		return err
@@ -85,7 +98,7 @@ func (d *demo) up(withoutEnvoy bool) (err error) {
 	if err := d.startSidecar(); err != nil {
 		return err
 	}
-	if withoutEnvoy {
+	if d.withoutEnvoy {
 		err = d.showByCall()
 	} else {
 		err = d.showByEnvoy()
@@ -201,7 +214,7 @@ func (d *demo) showByCall() error {
 	for range tries {
 		out, err := exec.Command(d.binary(), d.callArgs()...).CombinedOutput()
 		if strings.Contains(string(out), "OVER_LIMIT") {
-			fmt.Printf("sidecar %s: %d times OK, then\n\n%s\n", strings.Join(d.callArgs(), " "), allowed, out)
+			fmt.Printf("sidecar %s: %d times OK, then\n\n%s", strings.Join(d.callArgs(), " "), allowed, out)
 			return nil
 		}
 		if err != nil {
@@ -212,9 +225,17 @@ func (d *demo) showByCall() error {
 	return fmt.Errorf("sidecar call answered OK for %d times in a row, want an OVER_LIMIT among them", tries)
 }
 
+// again is this demo's command line, to leave it running.
+func (d *demo) again() string {
+	if d.withoutEnvoy {
+		return "ENVOY=none KEEP=1 make demo"
+	}
+	return "KEEP=1 make demo"
+}
+
 func (d *demo) showHowToGoOn() {
 	if !d.keep {
-		fmt.Println("\nTo go on by hand, leave it running: KEEP=1 make demo")
+		fmt.Println("\nTo go on by hand, leave it running: " + d.again())
 		return
 	}
 	fmt.Println("\nIt is still running. Go on with:")
