@@ -10,7 +10,7 @@ $(shell mkdir -p $(HOME))
 endif
 
 RACE ?= 1
-GOTEST := hack/gotest -shuffle=on -timeout=10m $(if $(filter-out 0,$(RACE)),-race)
+GOTEST := hack/gotest -shuffle=on -timeout=15m $(if $(filter-out 0,$(RACE)),-race)
 LINT := .cache/tools/golangci-lint
 
 help: ## Show the commands.
