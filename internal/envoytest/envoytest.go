@@ -239,28 +239,6 @@ func (e *Envoy) Addr(listener string) string {
 	return addr
 }
 
-// Stop ends Envoy in an orderly way before its test ends.
-func (e *Envoy) Stop(tb testing.TB) {
-	tb.Helper()
-	e.must(tb, "stop", func() error { return e.process.Stop(startLimit) })
-}
-
-// Kill ends Envoy at once, as a crash does.
-func (e *Envoy) Kill(tb testing.TB) { tb.Helper(); e.must(tb, "kill", e.process.Kill) }
-
-// Pause stalls Envoy until Resume.
-func (e *Envoy) Pause(tb testing.TB) { tb.Helper(); e.must(tb, "pause", e.process.Pause) }
-
-// Resume ends a Pause.
-func (e *Envoy) Resume(tb testing.TB) { tb.Helper(); e.must(tb, "resume", e.process.Resume) }
-
-func (e *Envoy) must(tb testing.TB, what string, do func() error) {
-	tb.Helper()
-	if err := do(); err != nil {
-		tb.Fatalf("envoytest: %s: %v", what, err)
-	}
-}
-
 // ask gets a page of the admin listener; anything but 200 is an error.
 func (e *Envoy) ask(page string) ([]byte, error) {
 	client := http.Client{Timeout: adminLimit, Transport: &http.Transport{DisableKeepAlives: true}}

@@ -3,7 +3,6 @@ package authority
 import (
 	"context"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -140,22 +139,15 @@ func TestNothingIsSentForWhoHasGone(t *testing.T) {
 func TestFlushesHealUnnoticed(t *testing.T) {
 	s := redistest.Start(t)
 	g := run(t, s.URL())
-	var (
-		wg     sync.WaitGroup
-		stop   atomic.Bool
-		served atomic.Int64
-	)
-	for range 8 {
-		wg.Go(func() {
-			for !stop.Load() {
-				if v := g.spend(patience); v.Outcome != limit.Allow {
-					t.Errorf("verdict %+v, want it allowed", v)
-					return
-				}
-				served.Add(1)
-			}
-		})
-	}
+	var served atomic.Int64
+	stop := load(8, func() bool {
+		if v := g.spend(patience); v.Outcome != limit.Allow {
+			t.Errorf("verdict %+v, want it allowed", v)
+			return false
+		}
+		served.Add(1)
+		return true
+	})
 	const flushes = 10
 	for i := range flushes {
 		from := served.Load()
@@ -168,8 +160,7 @@ func TestFlushesHealUnnoticed(t *testing.T) {
 	}
 	from := served.Load()
 	eventually(t, "calls are served", func() bool { return served.Load() > from+50 || t.Failed() })
-	stop.Store(true)
-	wg.Wait()
+	stop()
 	if got := g.counter(t, "weir_authority_script_loads_total"); got < 2 || got > flushes+1 {
 		t.Errorf("the script was loaded %v times, want once at first and once for each flush of scripts", got)
 	}
@@ -182,31 +173,23 @@ func TestFlushesHealUnnoticed(t *testing.T) {
 func TestRestartHeals(t *testing.T) {
 	s := redistest.Start(t)
 	g := run(t, s.URL())
-	var (
-		wg    sync.WaitGroup
-		stop  atomic.Bool
-		asked atomic.Int64
-	)
-	for range 8 {
-		wg.Go(func() {
-			for !stop.Load() {
-				asked.Add(1)
-				switch v := g.spend(100 * time.Millisecond); v.Class {
-				case limit.ClassNone, limit.ClassRefused, limit.ClassConnection, limit.ClassTimeout, limit.ClassExpired, limit.ClassLate:
-				default:
-					t.Errorf("class %v of a store that restarts", v.Class)
-				}
-			}
-		})
-	}
+	var asked atomic.Int64
+	stop := load(8, func() bool {
+		asked.Add(1)
+		switch v := g.spend(100 * time.Millisecond); v.Class {
+		case limit.ClassNone, limit.ClassRefused, limit.ClassConnection, limit.ClassTimeout, limit.ClassExpired, limit.ClassLate:
+		default:
+			t.Errorf("class %v of a store that restarts", v.Class)
+		}
+		return true
+	})
 	g.wantRecovery(t)
 	s.Kill(t)
 	eventually(t, "the loss is noticed", func() bool { return g.counter(t, "weir_authority_errors_total") > 0 })
 	before := asked.Load()
 	s.Restart(t)
 	g.wantRecovery(t)
-	stop.Store(true)
-	wg.Wait()
+	stop()
 	if got, most := used(t, s), asked.Load()-before+8+1; got > most {
 		t.Errorf("%d hits are stored of %d that were asked since the restart", got, most)
 	}

@@ -153,25 +153,17 @@ func TestKilledStoreHasNoKeyWithoutTTL(t *testing.T) {
 	}
 	s := redistest.Start(t, redistest.WithAppendOnly())
 	g := run(t, s.URL())
-	var (
-		wg   sync.WaitGroup
-		next atomic.Int64
-		dead atomic.Bool
-	)
-	for range 64 {
-		wg.Go(func() {
-			for !dead.Load() {
-				k := keyNumber(0)
-				n := next.Add(1)
-				k.Digest[1], k.Digest[2], k.Digest[3] = byte(n>>16), byte(n>>8), byte(n)
-				g.ask(time.Second, take(k, weekly, 1))
-			}
-		})
-	}
+	var next atomic.Int64
+	stop := load(64, func() bool {
+		k := keyNumber(0)
+		n := next.Add(1)
+		k.Digest[1], k.Digest[2], k.Digest[3] = byte(n>>16), byte(n>>8), byte(n)
+		g.ask(time.Second, take(k, weekly, 1))
+		return true
+	})
 	eventually(t, "there are enough keys", func() bool { return next.Load() > int64(keys)+200 })
 	s.Kill(t)
-	dead.Store(true)
-	wg.Wait()
+	stop()
 	s.Restart(t)
 	if got := wantAllWithTTL(t, s); got < keys {
 		t.Errorf("the store has %d keys, want at least %d", got, keys)

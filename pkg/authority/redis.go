@@ -85,7 +85,7 @@ type Redis struct {
 	logs    *rate.Limiter
 }
 
-// ParseURL checks a store URL and returns go-redis options for it. The error
+// parseURL checks a store URL and returns go-redis options for it. The error
 // never shows a password.
 func parseURL(raw string) (*redis.Options, error) {
 	u, err := url.Parse(raw)
@@ -121,8 +121,8 @@ func CheckURL(raw string) error {
 	return err
 }
 
-// New returns the authority for cfg. It does not connect: an absent store is
-// met at the first debit, and never stops a start.
+// New returns the authority for cfg. It does not connect, Run does: an absent
+// store never stops a start.
 func New(cfg Config, deps Deps) (*Redis, error) {
 	opt, err := parseURL(cfg.URL)
 	if err != nil {

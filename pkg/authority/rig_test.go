@@ -310,3 +310,22 @@ func readReply(r *bufio.Reader) ([]byte, error) {
 	}
 	return line, nil
 }
+
+// load has that many callers do the same again and again, each until it says
+// no more or the load is stopped, which waits for all of them.
+func load(callers int, do func() bool) (stop func()) {
+	var (
+		wg    sync.WaitGroup
+		ended atomic.Bool
+	)
+	for range callers {
+		wg.Go(func() {
+			for !ended.Load() && do() {
+			}
+		})
+	}
+	return func() {
+		ended.Store(true)
+		wg.Wait()
+	}
+}
