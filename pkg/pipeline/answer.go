@@ -31,6 +31,17 @@ func (p *Pipeline) answer(_ context.Context, d *Decision) {
 	}
 }
 
+// spare makes a denial an allow while its domain does not enforce. Everything
+// else stays as it would be: what was debited and counted, the statuses, and
+// who decided and why (semantics S8).
+func (p *Pipeline) spare(_ context.Context, d *Decision) {
+	if d.Code != OverLimit || p.enforces(d.Request.Domain) {
+		return
+	}
+	d.Code, d.Spared, d.Unavailable, d.Retry = OK, true, false, -1
+	d.domainSeries(p.metrics).spare(1)
+}
+
 // settle gives a verdict its last words. A denied request evaluates no shadow
 // checks, also those that were decided without the authority (semantics S8);
 // and what allowed is called by what it was.

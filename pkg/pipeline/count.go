@@ -10,11 +10,7 @@ import (
 func (p *Pipeline) count(_ context.Context, d *Decision) {
 	if d.bad {
 		p.metrics.malformed.Inc()
-		s := p.metrics.nowhere
-		if domain := d.Set.Domain(d.Request.Domain); domain != nil {
-			s = d.bound.domain(domain)
-		}
-		s.decided(d.Source, d.Cause, 1)
+		d.domainSeries(p.metrics).decided(d.Source, d.Cause, 1)
 		return
 	}
 	for i := range d.met {
@@ -34,6 +30,14 @@ func (p *Pipeline) count(_ context.Context, d *Decision) {
 			s.unrecordedCost()
 		}
 	}
+}
+
+// domainSeries are the series of the request's domain as a whole.
+func (d *Decision) domainSeries(m *metrics) *series {
+	if domain := d.Set.Domain(d.Request.Domain); domain != nil {
+		return d.bound.domain(domain)
+	}
+	return m.nowhere
 }
 
 // refused says that a limit refused the check's cost and that nothing of it

@@ -95,6 +95,11 @@ type Decision struct {
 	// request the one whose numbers are the tightest; nil when no rule applied.
 	Rule *policy.Rule
 
+	// Spared says that the request would have been denied, and is not because its
+	// domain does not enforce at present. Only Code, Unavailable and Retry then
+	// differ from what they would be.
+	Spared bool
+
 	// Unavailable says that the denial is the limiter's fault and must become
 	// a 503 (deny_as: unavailable), not a 429.
 	Unavailable bool
@@ -138,6 +143,7 @@ type Metadata struct {
 	Rule          string // ID of the rule named, "" for none
 	PolicyVersion string
 	DenyAs        string // "unavailable" with every 503, else ""
+	Enforced      string // "false" for a denial that was spared, else ""
 	Shadow        string // ID of the first shadow rule that would have denied, "" for none
 }
 
@@ -152,6 +158,9 @@ func (d *Decision) Metadata() Metadata {
 	}
 	if d.Unavailable {
 		m.DenyAs = "unavailable"
+	}
+	if d.Spared {
+		m.Enforced = "false"
 	}
 	for i := range d.Checks {
 		if c := &d.Checks[i]; c.Kind == limit.Shadow && c.Verdict.Outcome == limit.Deny {

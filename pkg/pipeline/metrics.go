@@ -16,6 +16,7 @@ type metrics struct {
 	shadow     *prometheus.CounterVec // domain, rule, outcome
 	unrecorded *prometheus.CounterVec // domain, rule
 	untrusted  *prometheus.CounterVec // domain, rule
+	spared     *prometheus.CounterVec // domain
 	malformed  prometheus.Counter
 	overrides  prometheus.Counter
 
@@ -44,6 +45,11 @@ func newMetrics(reg prometheus.Registerer, log *slog.Logger, values int) *metric
 			Name: "weir_pipeline_refunds_untrusted_total",
 			Help: "Refunds (is_negative_hits) that gave nothing back because their rule does not trust them.",
 		}, []string{"domain", "rule"}),
+		spared: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weir_pipeline_spared_total",
+			Help: "Requests that would have been denied, and were allowed because their domain does not enforce at present. " +
+				"weir_pipeline_decisions_total counts their checks as denied.",
+		}, []string{"domain"}),
 		malformed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "weir_pipeline_malformed_total",
 			Help: "Requests and checks that were denied as malformed.",
@@ -54,7 +60,7 @@ func newMetrics(reg prometheus.Registerer, log *slog.Logger, values int) *metric
 		}),
 	}
 	m.init(m, log, values)
-	reg.MustRegister(m.decisions, m.shadow, m.unrecorded, m.untrusted, m.malformed, m.overrides)
+	reg.MustRegister(m.decisions, m.shadow, m.unrecorded, m.untrusted, m.spared, m.malformed, m.overrides)
 	return m
 }
 

@@ -70,6 +70,11 @@ type Deps struct {
 	// called once for each request that does not bring its Set.
 	Policy func() *policy.Set
 
+	// Enforces says whether the domain of that name enforces now; nil means that
+	// every domain does. It is called once for each request that is to be denied,
+	// so it must neither wait nor allocate.
+	Enforces func(domain string) bool
+
 	Authority  Authority
 	Logger     *slog.Logger          // nil discards
 	Registerer prometheus.Registerer // required
@@ -79,6 +84,7 @@ type Deps struct {
 // Pipeline decides requests. Use New.
 type Pipeline struct {
 	policy    func() *policy.Set
+	enforces  func(domain string) bool
 	authority Authority
 	now       func() time.Time
 	budget    time.Duration
@@ -97,6 +103,9 @@ func New(cfg Config, deps Deps) *Pipeline {
 	if cfg.ValuesPerRule <= 0 {
 		cfg.ValuesPerRule = DefaultValuesPerRule
 	}
+	if deps.Enforces == nil {
+		deps.Enforces = func(string) bool { return true }
+	}
 	if deps.Now == nil {
 		deps.Now = time.Now
 	}
@@ -105,6 +114,7 @@ func New(cfg Config, deps Deps) *Pipeline {
 	}
 	return &Pipeline{
 		policy:    deps.Policy,
+		enforces:  deps.Enforces,
 		authority: deps.Authority,
 		now:       deps.Now,
 		budget:    cfg.Budget,
@@ -150,4 +160,5 @@ func (p *Pipeline) Decide(ctx context.Context, d *Decision) {
 
 	p.answer(ctx, d) // 9  outcome and statuses
 	p.count(ctx, d)
+	p.spare(ctx, d) // 9  what does not enforce denies nothing
 }

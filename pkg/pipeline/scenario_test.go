@@ -82,6 +82,7 @@ type world struct {
 	store  *memory.Store
 	class  limit.Class
 	layout []string
+	spares func(domain string) bool // nil: every domain enforces
 	reg    *prometheus.Registry
 	p      *pipeline.Pipeline
 	d      pipeline.Decision
@@ -93,6 +94,7 @@ func newWorld(t testing.TB) *world {
 	w.store = memory.New(memory.Config{}, func() int64 { return w.now }, prometheus.NewRegistry())
 	w.p = pipeline.New(pipeline.Config{Budget: time.Hour}, pipeline.Deps{
 		Policy:     func() *policy.Set { return w.set },
+		Enforces:   func(domain string) bool { return w.spares == nil || !w.spares(domain) },
 		Authority:  w,
 		Registerer: w.reg,
 	})
@@ -294,6 +296,9 @@ func show(d *pipeline.Decision) string {
 	}
 	if m.DenyAs != "" {
 		b.WriteString(" as " + m.DenyAs)
+	}
+	if d.Spared {
+		b.WriteString(" spared")
 	}
 	if m.Shadow != "" {
 		b.WriteString(" shadow " + m.Shadow)

@@ -95,7 +95,9 @@ func (r *registry) prepare(set *policy.Set) {
 	keep := make(map[pair]bool)
 	for _, d := range set.Domains() {
 		keep[pair{domain: d.Name()}] = true
-		r.family(pair{domain: d.Name()}).static.decided(limit.SourceNone, limit.CauseNoRule, 0)
+		s := r.family(pair{domain: d.Name()}).static
+		s.decided(limit.SourceNone, limit.CauseNoRule, 0)
+		s.spare(0)
 	}
 	for _, rule := range set.Rules() {
 		p := pair{rule.Domain, rule.Label(nil)}
@@ -209,6 +211,7 @@ type series struct {
 	shadow     [shadowOutcomes]lazy
 	unrecorded lazy
 	untrusted  lazy
+	spared     lazy // of a domain's own series, which has no rule
 }
 
 // lazy is a counter that exists once it has been needed.
@@ -258,6 +261,14 @@ func (s *series) untrustedRefund() {
 	s.untrusted.add(1, s.metrics.untrusted, s.domain, s.rule)
 }
 
+func (s *series) spare(n float64) {
+	if c := s.spared.made.Load(); c != nil {
+		(*c).Add(n)
+		return
+	}
+	s.spared.add(n, s.metrics.spared, s.domain)
+}
+
 // forget removes what was made. Requests that are still on their way count on
 // into counters that nobody reads any more.
 func (s *series) forget() {
@@ -275,4 +286,7 @@ func (s *series) forget() {
 	}
 	s.metrics.unrecorded.DeleteLabelValues(s.domain, s.rule)
 	s.metrics.untrusted.DeleteLabelValues(s.domain, s.rule)
+	if s.spared.made.Load() != nil {
+		s.metrics.spared.DeleteLabelValues(s.domain)
+	}
 }

@@ -111,6 +111,7 @@ func (e *encoder) metadata(d *pipeline.Decision) {
 		var digits [20]byte
 		e.pair("policy_version", string(strconv.AppendUint(digits[:0], d.Set.Version(), 10)))
 	}
+	e.pair("enforced", m.Enforced)
 	if d.Code == pipeline.OverLimit && d.Unavailable {
 		e.pair("deny_as", "unavailable")
 	}

@@ -107,6 +107,20 @@ func TestDenial(t *testing.T) {
 	}
 }
 
+// TestSparedDenial: a client sees nothing of a denial whose domain does not
+// enforce, and whoever reads the metadata sees all of it.
+func TestSparedDenial(t *testing.T) {
+	d := denied()
+	want := readBack(t, d)
+	d.Code, d.Spared, d.Retry = pipeline.OK, true, -1
+	want.OverallCode = rlsv3.RateLimitResponse_OK
+	want.ResponseHeadersToAdd, want.RawBody = nil, nil
+	want.DynamicMetadata.Fields["enforced"] = structpb.NewStringValue("false")
+	if diff := cmp.Diff(want, readBack(t, d), protocmp.Transform()); diff != "" {
+		t.Errorf("answer (-want +got):\n%s", diff)
+	}
+}
+
 func TestUnavailableDenial(t *testing.T) {
 	d := denied()
 	d.Source, d.Cause, d.Unavailable, d.Retry = limit.SourceFallback, limit.CauseUnavailable, true, 1
