@@ -97,11 +97,11 @@ func (w *weir) key(t testing.TB, domain string, entries ...string) string {
 	for i := 0; i+1 < len(entries); i += 2 {
 		list = append(list, limit.Entry{Key: entries[i], Value: entries[i+1]})
 	}
-	rule := w.prepared.Set.Domain(domain).Match(list)
-	if rule == nil {
-		t.Fatalf("no rule of domain %s for %q", domain, entries)
+	rules := w.prepared.Set.Domain(domain).Match(list)
+	if len(rules) != 1 {
+		t.Fatalf("%d rules of domain %s for %q, want one", len(rules), domain, entries)
 	}
-	key := rule.Key(list)
+	key := rules[0].Key(list)
 	return string(key.Append(nil, w.prepared.Scheme.Prefix))
 }
 

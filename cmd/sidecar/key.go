@@ -19,8 +19,8 @@ type keyCmd struct {
 	kong.Plugins
 }
 
-// Run prints one line for each descriptor: the key, the rule and where it
-// stands. The key depends on policy files and on the settings below store that
+// Run prints one line for each limit of each descriptor: the key, the rule and
+// where it stands. The key depends on policy files and on the settings below store that
 // make keys; the store itself is not asked.
 func (c *keyCmd) Run(e *env) error {
 	s, found := loadSettings(e, c.Config, c.flags())
@@ -45,20 +45,21 @@ func (c *keyCmd) Run(e *env) error {
 		if err != nil {
 			return err
 		}
-		rule := domain.Match(entries)
-		switch {
-		case rule == nil:
+		rules := domain.Match(entries)
+		if len(rules) == 0 {
 			missed++
 			e.complain(fmt.Errorf("descriptor %q: no rule of domain %q matches", text, c.Domain))
-			continue
-		case rule.Unlimited:
-			missed++
-			e.complain(fmt.Errorf("descriptor %q: rule %s (%s:%d) is unlimited and has no key", text, rule.ID, rule.File, rule.Line))
-			continue
 		}
-		key := rule.Key(entries)
-		if err := e.say("%s\t%s\t%s:%d", key.Append(nil, p.Scheme.Prefix), rule.ID, rule.File, rule.Line); err != nil {
-			return err
+		for _, rule := range rules {
+			if rule.Unlimited {
+				missed++
+				e.complain(fmt.Errorf("descriptor %q: rule %s (%s:%d) is unlimited and has no key", text, rule.ID, rule.File, rule.Line))
+				continue
+			}
+			key := rule.Key(entries)
+			if err := e.say("%s\t%s\t%s:%d", key.Append(nil, p.Scheme.Prefix), rule.ID, rule.File, rule.Line); err != nil {
+				return err
+			}
 		}
 	}
 	if missed > 0 {

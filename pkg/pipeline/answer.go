@@ -21,8 +21,10 @@ func (p *Pipeline) answer(_ context.Context, d *Decision) {
 	for i := range d.Checks {
 		settle(&d.Checks[i], denied)
 	}
-	for i := range d.met {
-		d.Statuses = append(d.Statuses, d.status(&d.met[i]))
+	for first, end := 0, 0; first < len(d.met); first = end {
+		for end = first; end < len(d.met) && d.met[end].desc == d.met[first].desc; end++ {
+		}
+		d.Statuses = append(d.Statuses, d.status(d.met[first:end]))
 	}
 	if denied {
 		d.deny()
@@ -60,28 +62,32 @@ func settle(c *limit.Check, denied bool) {
 	}
 }
 
-// status is the answer to one descriptor (semantics S18).
-func (d *Decision) status(m *met) Status {
+// status is the answer to one descriptor, which met these (semantics S18).
+func (d *Decision) status(all []met) Status {
 	s := Status{Code: OK}
-	switch m.cause {
-	case limit.CauseNone:
-	case limit.CauseUnlimited:
-		s.Remaining = math.MaxUint32
-		return s
-	default:
+	var c *limit.Check
+	for i := range all {
+		switch m := &all[i]; m.cause {
+		case limit.CauseNone:
+			c = shown(c, &d.Checks[m.check])
+		case limit.CauseUnlimited:
+			s.Remaining = math.MaxUint32
+		}
+	}
+	if c == nil {
 		return s
 	}
-	c := &d.Checks[m.check]
+	s.Remaining = 0
 	v := &c.Verdict
 	switch {
 	case v.Outcome == limit.NotEvaluated:
 		return s
 	case v.Outcome == limit.Allow && v.Source == limit.SourceFallback:
 		return s // nobody knows the numbers
-	case v.Outcome == limit.Deny && c.Kind != limit.Shadow:
+	case denies(c):
 		s.Code = OverLimit
 	}
-	s.limit(m.rule)
+	s.limit(d.met[c.Tag].rule)
 	if v.Outcome == limit.Allow {
 		s.Remaining = uint32(min(max(0, v.Remaining), math.MaxUint32))
 	}
@@ -90,6 +96,26 @@ func (d *Decision) status(m *met) Status {
 	}
 	return s
 }
+
+// shown returns which of two checks of a descriptor its status shows: the one
+// that denies with the longer retry, else the tighter one, and one that was
+// evaluated before one that was not.
+func shown(a, b *limit.Check) *limit.Check {
+	switch {
+	case a == nil:
+		return b
+	case denies(a) && denies(b):
+		return longer(a, b)
+	case denies(b), a.Verdict.Outcome == limit.NotEvaluated:
+		return b
+	case denies(a), b.Verdict.Outcome == limit.NotEvaluated:
+		return a
+	}
+	return tighter(a, b)
+}
+
+// denies says that the check is over its limit and shows so.
+func denies(c *limit.Check) bool { return c.Verdict.Outcome == limit.Deny && c.Kind != limit.Shadow }
 
 // limit sets the numbers of current_limit: those that are configured.
 func (s *Status) limit(r *policy.Rule) {

@@ -6,7 +6,8 @@ import (
 	"github.com/weir-rl/weir/pkg/limit"
 )
 
-// count counts every check that was decided, and every descriptor without one.
+// count counts every check that was decided, and every descriptor and limit
+// without one.
 func (p *Pipeline) count(_ context.Context, d *Decision) {
 	if d.bad {
 		p.metrics.malformed.Inc()
@@ -26,7 +27,7 @@ func (p *Pipeline) count(_ context.Context, d *Decision) {
 		if c.Verdict.Outcome != limit.NotEvaluated {
 			s.decided(c.Verdict.Source, c.Verdict.Cause, 1)
 		}
-		if d.Request.Descriptors[i].HasHits && refused(c) {
+		if d.Request.Descriptors[d.met[i].desc].HasHits && refused(c) {
 			s.unrecordedCost()
 		}
 	}

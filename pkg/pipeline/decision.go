@@ -81,7 +81,7 @@ type Decision struct {
 	Set *policy.Set
 
 	// Checks are the request's checks in the order of their kinds. A check's
-	// Tag is the index of its descriptor.
+	// Tag counts its limit among all that the descriptors met, in their order.
 	Checks []limit.Check
 
 	Statuses []Status // one per descriptor, in their order
@@ -108,7 +108,7 @@ type Decision struct {
 	// when no wait helps. It has a meaning for denials only.
 	Retry int64
 
-	met      []met      // one per descriptor
+	met      []met      // in the order of the descriptors: one for each limit of one, or one without
 	bound    *bound     // the metrics of Set
 	ask      *limit.Ask // what the authority gets; dropped once one gave up on it
 	deadline time.Time  // zero until the authority is asked
@@ -117,12 +117,13 @@ type Decision struct {
 	again    bool       // it is to be asked once more
 }
 
-// met is what one descriptor met in the policy set.
+// met is one limit that a descriptor met in the policy set, or that it met none.
 type met struct {
+	desc   int32        // index of the descriptor
+	check  int32        // index in Checks when cause is CauseNone
 	rule   *policy.Rule // nil: no rule
 	series *series      // of the rule, or of the domain when there is no rule
-	cause  limit.Cause  // of a descriptor without a check: no_rule, unlimited, replaced
-	check  int          // index in Checks when cause is CauseNone
+	cause  limit.Cause  // of what gives no check: no_rule, unlimited, replaced
 }
 
 // Reset makes d as good as new and keeps its memory.

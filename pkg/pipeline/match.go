@@ -27,8 +27,8 @@ func (p *Pipeline) match(_ context.Context, d *Decision) {
 	}
 	domain := d.Set.Domain(d.Request.Domain)
 	if domain == nil {
-		for range d.Request.Descriptors {
-			d.met = append(d.met, met{cause: limit.CauseNoRule, series: p.metrics.nowhere})
+		for i := range d.Request.Descriptors {
+			d.met = append(d.met, met{desc: int32(i), cause: limit.CauseNoRule, series: p.metrics.nowhere})
 		}
 		return
 	}
@@ -37,17 +37,17 @@ func (p *Pipeline) match(_ context.Context, d *Decision) {
 		if desc.Limit != nil {
 			p.metrics.overrides.Inc()
 		}
-		m := met{rule: domain.Match(desc.Entries)}
-		switch {
-		case m.rule == nil:
-			m.cause, m.series = limit.CauseNoRule, d.bound.domain(domain)
-		case m.rule.Unlimited:
-			m.cause = limit.CauseUnlimited
+		rules := domain.Match(desc.Entries)
+		if len(rules) == 0 {
+			d.met = append(d.met, met{desc: int32(i), cause: limit.CauseNoRule, series: d.bound.domain(domain)})
 		}
-		if m.rule != nil {
-			m.series = d.bound.rule(m.rule).of(m.rule, desc.Entries)
+		for _, r := range rules {
+			m := met{desc: int32(i), rule: r, series: d.bound.rule(r).of(r, desc.Entries)}
+			if r.Unlimited {
+				m.cause = limit.CauseUnlimited
+			}
+			d.met = append(d.met, m)
 		}
-		d.met = append(d.met, m)
 	}
 	d.replace()
 	p.split(d)
@@ -71,15 +71,15 @@ func (d *Decision) replace() {
 }
 
 // split puts the checks into the order of their kinds, and of their
-// descriptors within each.
+// descriptors and limits within each.
 func (p *Pipeline) split(d *Decision) {
-	var next [limit.Shadow + 1]int // counts first, then places
+	var next [limit.Shadow + 1]int32 // counts first, then places
 	for i := range d.met {
 		if m := &d.met[i]; m.cause == limit.CauseNone {
-			next[kind(m.rule, &d.Request.Descriptors[i])]++
+			next[kind(m.rule, &d.Request.Descriptors[m.desc])]++
 		}
 	}
-	n := 0
+	n := int32(0)
 	for k, count := range next {
 		next[k] = n
 		n += count
@@ -88,12 +88,13 @@ func (p *Pipeline) split(d *Decision) {
 		d.bad = true
 		return
 	}
-	d.Checks = slices.Grow(d.Checks, n)[:n]
+	d.Checks = slices.Grow(d.Checks, int(n))[:n]
 	for i := range d.met {
-		m, desc := &d.met[i], &d.Request.Descriptors[i]
+		m := &d.met[i]
 		if m.cause != limit.CauseNone {
 			continue
 		}
+		desc := &d.Request.Descriptors[m.desc]
 		k := kind(m.rule, desc)
 		m.check = next[k]
 		next[k]++

@@ -17,8 +17,16 @@ type model struct {
 	used  map[string]int64 // by rule, value and window
 }
 
+// modelLimit is one limit of a descriptor, or that it has none.
+type modelLimit struct {
+	desc     int
+	rule     *policy.Rule // nil: none
+	replaced bool
+	check    *modelCheck // nil: it gives none
+}
+
 type modelCheck struct {
-	index     int
+	index     int // of its limit
 	rule      *policy.Rule
 	kind      limit.Kind
 	cost      int64
@@ -44,30 +52,37 @@ func (m *model) decide(req *pipeline.Request) string {
 	if req.Malformed {
 		return "OVER_LIMIT local/malformed no retry" + strings.Repeat(" | OVER_LIMIT", len(req.Descriptors))
 	}
-	rules := make([]*policy.Rule, len(req.Descriptors))
+	var limits []*modelLimit
 	replaced := map[string]bool{}
 	for i := range req.Descriptors {
-		if rules[i] = m.world.set.Domain("d").Match(req.Descriptors[i].Entries); rules[i] != nil {
-			for _, name := range rules[i].Replaces {
+		rules := m.world.set.Domain("d").Match(req.Descriptors[i].Entries)
+		if len(rules) == 0 {
+			limits = append(limits, &modelLimit{desc: i})
+		}
+		for _, r := range rules {
+			limits = append(limits, &modelLimit{desc: i, rule: r})
+			for _, name := range r.Replaces {
 				replaced[name] = true
 			}
 		}
 	}
 	var all []*modelCheck
-	byIndex := make([]*modelCheck, len(rules))
 	for kind := limit.Refund; kind <= limit.Shadow; kind++ {
-		for i, r := range rules {
-			if r == nil || r.Unlimited || replaced[r.Name] {
+		for i, l := range limits {
+			if l.rule == nil || l.rule.Unlimited {
 				continue
 			}
-			if c := m.check(req, i, r); c.kind == kind {
+			if l.replaced = replaced[l.rule.Name]; l.replaced {
+				continue
+			}
+			if c := m.check(&req.Descriptors[l.desc], req.HitsAddend, l.rule); c.kind == kind {
+				c.index, l.check = i, c
 				all = append(all, c)
-				byIndex[i] = c
 			}
 		}
 	}
 	m.ask(all)
-	return m.show(rules, replaced, byIndex, all)
+	return m.show(len(req.Descriptors), limits, all)
 }
 
 // whole says that the store answers nothing at all.
@@ -75,12 +90,11 @@ func (m *model) whole() bool {
 	return m.world.class != limit.ClassNone && m.world.class != limit.ClassLayout
 }
 
-func (m *model) check(req *pipeline.Request, i int, r *policy.Rule) *modelCheck {
-	d := &req.Descriptors[i]
+func (m *model) check(d *pipeline.Descriptor, hits uint32, r *policy.Rule) *modelCheck {
 	length := r.Params.Window
 	end := m.world.now - m.world.now%length + length
 	c := &modelCheck{
-		index: i, rule: r, end: end, reset: -1, wait: never,
+		rule: r, end: end, reset: -1, wait: never,
 		key: fmt.Sprint(r.ID, "=", d.Entries[0].Value, "@", end),
 	}
 	bad := d.HasHits && d.Hits > math.MaxUint32
@@ -95,7 +109,7 @@ func (m *model) check(req *pipeline.Request, i int, r *policy.Rule) *modelCheck 
 		c.kind = limit.Enforced
 	}
 	if c.kind != limit.Refund && !bad {
-		c.cost = int64(req.HitsAddend)
+		c.cost = int64(hits)
 		if c.cost == 0 {
 			c.cost = 1
 		}
@@ -243,9 +257,6 @@ func (m *model) evaluate(all, ask []*modelCheck, denied bool) {
 		}
 	}
 	for _, c := range ask {
-		if allowed {
-			need[c] = c.cost
-		}
 		if !last(c) {
 			m.numbers(c, over[c], need[c])
 		}
@@ -281,7 +292,7 @@ func (m *model) numbers(c *modelCheck, deny bool, need int64) {
 }
 
 // show is S3, S18 and S29, in the form of the scenarios.
-func (m *model) show(rules []*policy.Rule, replaced map[string]bool, byIndex, all []*modelCheck) string {
+func (m *model) show(descriptors int, limits []*modelLimit, all []*modelCheck) string {
 	denied := deniedSoFar(all)
 	for _, c := range all {
 		switch {
@@ -300,7 +311,7 @@ func (m *model) show(rules []*policy.Rule, replaced map[string]bool, byIndex, al
 	if denied {
 		b.WriteString(m.showDenied(all))
 	} else {
-		b.WriteString(showAllowed(rules, replaced, byIndex))
+		b.WriteString(showAllowed(limits))
 	}
 	shadow := ""
 	for _, c := range all {
@@ -309,25 +320,54 @@ func (m *model) show(rules []*policy.Rule, replaced map[string]bool, byIndex, al
 		}
 	}
 	b.WriteString(shadow)
-	for i, r := range rules {
-		c := byIndex[i]
-		switch {
-		case r != nil && r.Unlimited:
-			b.WriteString(" | OK 4294967295 left")
-		case c == nil || c.decided == "skip" || c.decided == "allow" && !c.numbers:
-			b.WriteString(" | OK")
-		default:
-			code := "OK"
-			if c.decided == "deny" && c.kind != limit.Shadow {
-				code = "OVER_LIMIT"
-			}
-			fmt.Fprintf(&b, " | %s %d/%s %q %d left", code, r.RequestsPerUnit, r.Unit, r.Name, c.remaining)
-			if c.reset >= 0 {
-				fmt.Fprintf(&b, " %ds", int64(math.Ceil(math.Max(1, float64(c.reset)/1000))))
+	for i := range descriptors {
+		b.WriteString(" | " + showStatus(limits, i))
+	}
+	return b.String()
+}
+
+// showStatus goes through the limits of a descriptor once for each sentence of
+// what its status shows.
+func showStatus(limits []*modelLimit, desc int) string {
+	var mine []*modelCheck
+	unlimited := false
+	for _, l := range limits {
+		if l.desc == desc && l.check != nil {
+			mine = append(mine, l.check)
+		}
+		unlimited = unlimited || l.desc == desc && l.rule != nil && l.rule.Unlimited
+	}
+	var c *modelCheck
+	for _, x := range mine {
+		if x.decided == "deny" && x.kind != limit.Shadow && (c == nil || x.wait > c.wait) {
+			c = x
+		}
+	}
+	for _, fits := range allowedGroups {
+		if c != nil {
+			break
+		}
+		for _, x := range mine {
+			if x.decided != "skip" && fits(x) && (c == nil || x.remaining < c.remaining || x.remaining == c.remaining && x.reset > c.reset) {
+				c = x
 			}
 		}
 	}
-	return b.String()
+	switch {
+	case len(mine) == 0 && unlimited:
+		return "OK 4294967295 left"
+	case c == nil || c.decided == "allow" && !c.numbers:
+		return "OK"
+	}
+	code := "OK"
+	if c.decided == "deny" && c.kind != limit.Shadow {
+		code = "OVER_LIMIT"
+	}
+	s := fmt.Sprintf("%s %d/%s %q %d left", code, c.rule.RequestsPerUnit, c.rule.Unit, c.rule.Name, c.remaining)
+	if c.reset >= 0 {
+		s += fmt.Sprintf(" %ds", int64(math.Ceil(math.Max(1, float64(c.reset)/1000))))
+	}
+	return s
 }
 
 func (m *model) showDenied(all []*modelCheck) string {
@@ -377,16 +417,24 @@ func (m *model) showDenied(all []*modelCheck) string {
 	return s
 }
 
-func showAllowed(rules []*policy.Rule, replaced map[string]bool, byIndex []*modelCheck) string {
-	// One group after the other, each in the order of the descriptors.
-	for _, group := range []func(*modelCheck) bool{
-		func(c *modelCheck) bool { return c.kind != limit.Refund && c.source != limit.SourceFallback },
-		func(c *modelCheck) bool { return c.kind != limit.Refund },
-		func(c *modelCheck) bool { return true },
-	} {
+// allowedGroups are the checks that allow, or cannot deny, in the order in which
+// one is named.
+var allowedGroups = []func(*modelCheck) bool{
+	func(c *modelCheck) bool {
+		return c.kind != limit.Refund && c.kind != limit.Shadow && c.source != limit.SourceFallback
+	},
+	func(c *modelCheck) bool { return c.kind != limit.Refund && c.kind != limit.Shadow },
+	func(c *modelCheck) bool { return c.kind == limit.Refund },
+	func(c *modelCheck) bool { return c.kind == limit.Shadow },
+}
+
+func showAllowed(limits []*modelLimit) string {
+	// One group after the other, each in the order of the limits.
+	for _, group := range allowedGroups {
 		var named *modelCheck
-		for _, c := range byIndex {
-			if c == nil || c.kind == limit.Shadow || c.decided != "allow" || !group(c) {
+		for _, l := range limits {
+			c := l.check
+			if c == nil || c.kind != limit.Shadow && c.decided != "allow" || !group(c) {
 				continue
 			}
 			if named == nil || c.remaining < named.remaining || c.remaining == named.remaining && c.reset > named.reset {
@@ -397,22 +445,13 @@ func showAllowed(rules []*policy.Rule, replaced map[string]bool, byIndex []*mode
 			return fmt.Sprintf("OK %v/%v by %s", named.source, named.cause, named.rule.ID)
 		}
 	}
-	var named *modelCheck
-	for _, c := range byIndex {
-		if c != nil && c.kind == limit.Shadow && (named == nil || c.remaining < named.remaining || c.remaining == named.remaining && c.reset > named.reset) {
-			named = c
+	for _, l := range limits {
+		if l.rule != nil && l.rule.Unlimited {
+			return "OK none/unlimited by " + l.rule.ID
 		}
 	}
-	if named != nil {
-		return fmt.Sprintf("OK %v/%v by %s", named.source, named.cause, named.rule.ID)
-	}
-	for _, r := range rules {
-		if r != nil && r.Unlimited {
-			return "OK none/unlimited by " + r.ID
-		}
-	}
-	for _, r := range rules {
-		if r != nil && replaced[r.Name] {
+	for _, l := range limits {
+		if l.replaced {
 			return "OK none/replaced"
 		}
 	}

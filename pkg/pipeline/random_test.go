@@ -13,8 +13,8 @@ import (
 
 // TestRandomRequests holds Decide over the embedded store to a second, obvious
 // implementation of semantics S1 to S8, S12, S18 and S29 for fixed windows:
-// random rules, random requests of up to six descriptors, and a store that
-// fails as a whole or for some keys.
+// random rules, alone and in lists, random requests of up to six descriptors,
+// and a store that fails as a whole or for some keys.
 func TestRandomRequests(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(120) {
@@ -67,14 +67,26 @@ func randomPolicy(rng *rand.Rand) string {
 	pick := func(s ...string) string { return s[rng.IntN(len(s))] }
 	for i := range randomKeys {
 		fmt.Fprintf(&b, "- key: k%d\n  shadow_mode: %s\n  quota_mode: %s\n", i, pick("true", "false", "false", "false"), pick("true", "false"))
-		if rng.IntN(10) == 0 {
-			b.WriteString("  rate_limit: {unlimited: true}\n")
+		name := func(i, j int) string { return fmt.Sprintf("n%d_%d", i, j) }
+		rateLimit := func(j int) string {
+			s := "name: " + name(i, j)
+			if rng.IntN(6) == 0 {
+				s += ", replaces: [{name: " + name((i+1+rng.IntN(randomKeys-1))%randomKeys, rng.IntN(3)) + "}]"
+			}
+			if rng.IntN(10) == 0 {
+				return s + ", unlimited: true"
+			}
+			return s + fmt.Sprintf(", unit: %s, requests_per_unit: %s, overdraw: %s, on_store_failure: %s",
+				pick("minute", "hour", "day"), pick("0", "1", "2", "3", "5", "8", "8", "13"), pick("auto", "auto", `"on"`, `"off"`), pick("open", "closed"))
+		}
+		n := rng.IntN(4)
+		if n == 0 {
+			fmt.Fprintf(&b, "  rate_limit: {%s}\n", rateLimit(0))
 			continue
 		}
-		fmt.Fprintf(&b, "  rate_limit:\n    name: n%d\n    unit: %s\n    requests_per_unit: %s\n    overdraw: %s\n    on_store_failure: %s\n",
-			i, pick("minute", "hour", "day"), pick("0", "1", "2", "3", "5", "8", "8", "13"), pick("auto", "auto", `"on"`, `"off"`), pick("open", "closed"))
-		if rng.IntN(6) == 0 {
-			fmt.Fprintf(&b, "    replaces: [{name: n%d}]\n", (i+1+rng.IntN(randomKeys-1))%randomKeys)
+		b.WriteString("  rate_limits:\n")
+		for j := range n {
+			fmt.Fprintf(&b, "  - {%s%s}\n", rateLimit(j), pick("", "", "", ", shadow_mode: true"))
 		}
 	}
 	return b.String()

@@ -20,6 +20,7 @@ const (
 	inRoot
 	inDescriptor
 	inRateLimit
+	inRateLimits // an element of the list, which has all that a rate_limit has
 	inReplaces
 	inDefaults
 	inStoreFailure
@@ -28,7 +29,7 @@ const (
 )
 
 var placeNames = [...]string{
-	"", "a file", "a descriptor", "rate_limit", "replaces", "defaults", "on_store_failure", "", "",
+	"", "a file", "a descriptor", "rate_limit", "rate_limits", "replaces", "defaults", "on_store_failure", "", "",
 }
 
 // peerKeys are the keys of envoyproxy/ratelimit's format. It accepts them
@@ -39,7 +40,7 @@ var peerKeys = map[string]map[place]place{
 	"key":               {inDescriptor: leaf},
 	"value":             {inDescriptor: leaf},
 	"rate_limit":        {inDescriptor: inRateLimit},
-	"shadow_mode":       {inDescriptor: leaf},
+	"shadow_mode":       {inDescriptor: leaf, inRateLimits: leaf},
 	"quota_mode":        {inDescriptor: leaf},
 	"detailed_metric":   {inDescriptor: leaf},
 	"value_to_metric":   {inDescriptor: leaf},
@@ -56,6 +57,7 @@ var peerKeys = map[string]map[place]place{
 var weirKeys = map[string]map[place]place{
 	"version":          {inRoot: leaf},
 	"defaults":         {inRoot: inDefaults},
+	"rate_limits":      {inDescriptor: inRateLimits},
 	"algorithm":        {inRateLimit: leaf, inDefaults: leaf},
 	"burst":            {inRateLimit: leaf},
 	"unit_multiplier":  {inRateLimit: leaf},
@@ -71,14 +73,24 @@ var weirKeys = map[string]map[place]place{
 var laterKeys = func() map[string]bool {
 	m := map[string]bool{}
 	for _, k := range strings.Fields(`billing_time_zone negative_cache lease durability idempotency priority
-		max_in_flight permit_ttl ledger privileged rate_limits disclose fleet networks principals
+		max_in_flight permit_ttl ledger privileged disclose fleet networks principals
 		ceiling local_floor cap`) {
 		m[k] = true
 	}
 	return m
 }()
 
-func (p place) ours() bool { return p == inDefaults || p == inStoreFailure }
+func (p place) ours() bool { return p == inDefaults || p == inStoreFailure || p == inRateLimits }
+
+// meaning returns what stands below a key in a place, and whether the key has a
+// meaning there.
+func meaning(where map[place]place, in place) (below place, here bool) {
+	below, here = where[in]
+	if !here && in == inRateLimits {
+		below, here = where[inRateLimit]
+	}
+	return below, here
+}
 
 // check reports what is wrong with the keys and scalars of one mapping and all
 // below it.
@@ -143,7 +155,7 @@ func (r *reader) checkField(f field, in place, p *path) {
 	own, isOwn := weirKeys[f.key]
 	switch {
 	case isPeer:
-		below, here := peer[in]
+		below, here := meaning(peer, in)
 		if !here {
 			if in.ours() {
 				r.fault(CodeMisplacedKey, at(f.node), p, f.key, "move it to "+places(peer),
@@ -164,7 +176,7 @@ func (r *reader) checkField(f field, in place, p *path) {
 		r.fault(CodeNotSupported, at(f.node), p, f.key, "remove it until it is",
 			"%s is not supported yet", inQuotes(f.key))
 	case isOwn:
-		below, here := own[in]
+		below, here := meaning(own, in)
 		if !here {
 			r.fault(CodeMisplacedKey, at(f.node), p, f.key, "move it to "+places(own),
 				"config error, key %s has no meaning in %s", inQuotes(f.key), placeNames[in])

@@ -235,11 +235,12 @@ func (c *compiler) descriptor(domain *Domain, in *node, above []Level, d *descri
 		c.fault(CodeShareThreshold, d.share.at, d.path.field("share_threshold"), "", "put a * into the value, or remove share_threshold",
 			"share_threshold can only be used with wildcard values (containing '*'), but found key %s", inQuotes(n.level.text()))
 	}
-	if d.limit != nil {
-		n.rule = c.rule(domain, levels, name, d)
-		c.set.rules = append(c.set.rules, n.rule)
-		domain.rules = append(domain.rules, n.rule)
+	c.list(d)
+	for _, l := range d.limits() {
+		n.rules = append(n.rules, c.rule(domain, levels, name, d, l))
 	}
+	c.set.rules = append(c.set.rules, n.rules...)
+	domain.rules = append(domain.rules, n.rules...)
 	c.flags(d)
 	for _, b := range d.below {
 		c.descriptor(domain, n, levels, b)
@@ -250,7 +251,7 @@ func (c *compiler) descriptor(domain *Domain, in *node, above []Level, d *descri
 // descriptor without one. Envoy Gateway sets shadow_mode on the whole chain,
 // so one that all limits below have too is fine.
 func (c *compiler) flags(d *descriptor) {
-	if d.limit != nil {
+	if len(d.limits()) > 0 || d.list.set {
 		return
 	}
 	for _, s := range []struct {
@@ -276,7 +277,7 @@ func (c *compiler) flags(d *descriptor) {
 func allBelow(d *descriptor, holds func(*descriptor) bool) bool {
 	found := false
 	for _, b := range d.below {
-		if b.limit != nil {
+		if len(b.limits()) > 0 {
 			if !holds(b) {
 				return false
 			}

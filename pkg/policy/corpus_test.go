@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "rewrite the want sections of testdata/*
 // of the set, then the answers to the section ask.
 //
 // The section options has words: merge, strict, empty. Each line of ask is a
-// domain and then entries as key=value; its answer is the ID of the rule, its
+// domain and then entries as key=value; its answer is the ID of each rule, its
 // label when that differs, or none.
 func TestCorpus(t *testing.T) {
 	names, err := filepath.Glob("testdata/*.txtar")
@@ -122,14 +122,18 @@ func ask(set *policy.Set, domain string, e []limit.Entry) string {
 	if d == nil {
 		return "no domain"
 	}
-	r := d.Match(e)
-	if r == nil {
+	var all []string
+	for _, r := range d.Match(e) {
+		text := r.ID
+		if l := r.Label(e); l != r.ID {
+			text += " label " + l
+		}
+		all = append(all, text)
+	}
+	if all == nil {
 		return "none"
 	}
-	if l := r.Label(e); l != r.ID {
-		return r.ID + " label " + l
-	}
-	return r.ID
+	return strings.Join(all, ", ")
 }
 
 // dump returns a set as text, one line a rule.

@@ -27,6 +27,7 @@ type descriptor struct {
 
 	key, value value[string]
 	limit      *rateLimit
+	list       value[[]*rateLimit] // rate_limits
 	below      []*descriptor
 
 	shadow, quota, detailed, valueToMetric, share value[bool]
@@ -43,12 +44,21 @@ type rateLimit struct {
 	requests   value[uint32]
 	unlimited  value[bool]
 	replaces   []value[string]
+	shadow     value[bool] // in a list only
 
 	algorithm                      value[limit.Algorithm]
 	burst, multiplier, overdrawCap value[uint32]
 	overdraw                       value[limit.Overdraw]
 	mode                           value[limit.Mode]
 	refunds                        value[string]
+}
+
+// limits are those of the descriptor: its rate_limit, or its rate_limits.
+func (d *descriptor) limits() []*rateLimit {
+	if d.limit != nil {
+		return append([]*rateLimit{d.limit}, d.list.is...)
+	}
+	return d.list.is
 }
 
 // defaults are a file's own for what its rules leave open.
@@ -176,6 +186,8 @@ func (r *reader) descriptor(n *yaml.Node, p *path) *descriptor {
 			}
 			d.limit.bad = d.limit.bad || x.value.Kind != yaml.MappingNode && !isNull(x.value)
 			r.rateLimit(d.limit, x.value, p)
+		case "rate_limits":
+			d.list = r.rateLimits(x, p)
 		case "shadow_mode":
 			d.shadow = r.flag(x, p)
 		case "quota_mode":
@@ -193,6 +205,23 @@ func (r *reader) descriptor(n *yaml.Node, p *path) *descriptor {
 	return d
 }
 
+func (r *reader) rateLimits(x field, p *path) value[[]*rateLimit] {
+	v := value[[]*rateLimit]{at: at(x.node)}
+	elements := r.sequence(x.value, p, "a list of limits, each as '- name: …'")
+	v.bad = x.value.Kind != yaml.SequenceNode
+	v.set = !v.bad
+	for i, e := range elements {
+		if e = resolve(e); r.element(e, p.element(i), "a limit: a map with name, unit and requests_per_unit") {
+			l := &rateLimit{at: at(e), path: p.element(i)}
+			r.rateLimit(l, e, l.path)
+			v.is = append(v.is, l)
+		} else {
+			v.bad = true
+		}
+	}
+	return v
+}
+
 func (r *reader) rateLimit(l *rateLimit, n *yaml.Node, p *path) {
 	for _, x := range r.mapping(n, p, "a map with unit and requests_per_unit") {
 		p := p.field(x.key)
@@ -207,6 +236,8 @@ func (r *reader) rateLimit(l *rateLimit, n *yaml.Node, p *path) {
 			l.name = r.text(x, p)
 		case "replaces":
 			l.replaces = r.replaces(x, p)
+		case "shadow_mode":
+			l.shadow = r.flag(x, p)
 		case "algorithm":
 			l.algorithm = r.algorithm(x, p)
 		case "burst":

@@ -23,8 +23,9 @@ descriptors:
 		return
 	}
 	for _, tenant := range []string{"atlas", "birch"} {
-		rule := set.Domain("northstar").Match([]limit.Entry{{Key: "tenant", Value: tenant}})
-		fmt.Println(rule.ID, rule.Params.Limit)
+		for _, rule := range set.Domain("northstar").Match([]limit.Entry{{Key: "tenant", Value: tenant}}) {
+			fmt.Println(rule.ID, rule.Params.Limit)
+		}
 	}
 	// Output:
 	// tenant 1000

@@ -63,6 +63,9 @@ const (
 	CodeVersionMismatch  Code = "version_mismatch"
 	CodeInexactRate      Code = "inexact_rate"
 	CodeWindowTooLong    Code = "window_too_long"
+	CodeMissingName      Code = "missing_name"    // of one in a list of rate_limits
+	CodeDuplicateName    Code = "duplicate_name"  // in a list of rate_limits
+	CodeTooManyLimits    Code = "too_many_limits" // more in a list than one request may meet
 	CodeEmptySet         Code = "empty_set"
 	CodeMoreFaults       Code = "more_faults" // a file has more than maxFaults
 )
@@ -89,7 +92,7 @@ func Codes() []Code {
 		CodeEmptyDomain, CodeDuplicateDomain, CodeEmptyKey, CodeDuplicateKey, CodeInvalidUnit,
 		CodeUnitAndUnlimited, CodeEmptyReplaces, CodeSelfReplaces, CodeShareThreshold,
 		CodeBadMetadata, CodeVersionMismatch, CodeInexactRate, CodeWindowTooLong, CodeEmptySet,
-		CodeMoreFaults,
+		CodeMissingName, CodeDuplicateName, CodeTooManyLimits, CodeMoreFaults,
 		CodeIgnoredKey, CodeNoEffect, CodeOmittedLimit, CodeSecondDocument, CodeRepeatedKey,
 		CodeUnreachable, CodeActsAsClosed, CodeWindowTail, CodeBucketOverdraw,
 	}

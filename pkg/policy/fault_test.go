@@ -15,6 +15,11 @@ func rateLimit(fields string) string {
 	return "domain: d\ndescriptors:\n  - key: k\n    rate_limit: {" + fields + "}\n"
 }
 
+// rateLimits is a file with one descriptor and this list of rate_limits.
+func rateLimits(limits ...string) string {
+	return "domain: d\ndescriptors:\n  - key: k\n    rate_limits:\n      - {" + strings.Join(limits, "}\n      - {") + "}\n"
+}
+
 // provocations has a file for each way to be wrong. The place is line:column
 // and path; the message need only contain the text, which is the peer's own
 // where the peer refuses the file too.
@@ -98,7 +103,19 @@ var provocations = []struct {
 	{"metadata that is no Struct", policy.CodeBadMetadata, policy.SeverityError, "domain: d\ndescriptors: [{key: k, metadata: {a: !!binary /w==}}]\n", "2:38 descriptors[0].metadata.a", "error parsing metadata: invalid UTF-8"},
 	{"a rate that has no exact form", policy.CodeInexactRate, policy.SeverityError, rateLimit("unit: year, requests_per_unit: 4294967291, algorithm: token_bucket"), "4:5 descriptors[0].rate_limit", "cannot be counted exactly"},
 	{"a window of ages", policy.CodeWindowTooLong, policy.SeverityError, rateLimit("unit: year, requests_per_unit: 1, unit_multiplier: 5000"), "4:69 descriptors[0].rate_limit.unit_multiplier", "longer than 4,400 years"},
+	{"rate_limits beside rate_limit", policy.CodeConflict, policy.SeverityError, rateLimits("name: a, unit: day, requests_per_unit: 1") + "    rate_limit: {unit: day, requests_per_unit: 1}\n", "4:5 descriptors[0].rate_limits", "rate_limits does not go with rate_limit"},
+	{"a limit without a name", policy.CodeMissingName, policy.SeverityError, rateLimits("unit: day, requests_per_unit: 1"), "5:9 descriptors[0].rate_limits[0].name", "has no name"},
+	{"two limits of one name", policy.CodeDuplicateName, policy.SeverityError, rateLimits("name: a, unit: day, requests_per_unit: 1", "unit: hour, requests_per_unit: 1, name: a"), "6:50 descriptors[0].rate_limits[1].name", "another limit of the list has the name 'a'"},
+	{"no limit in a list", policy.CodeInvalidValue, policy.SeverityError, "domain: d\ndescriptors: [{key: k, rate_limits: []}]\n", "2:24 descriptors[0].rate_limits", "rate_limits is empty"},
+	{"a limit more than a request may meet", policy.CodeTooManyLimits, policy.SeverityError, rateLimits(manyLimits(65)...), "4:5 descriptors[0].rate_limits", "65 limits on one descriptor"},
+	{"replaces a limit beside it", policy.CodeSelfReplaces, policy.SeverityError, rateLimits("name: a, unlimited: true", "name: b, unlimited: true, replaces: [{name: a}]"), "6:54 descriptors[0].rate_limits[1].replaces[0]", "would never apply"},
+	{"rate_limits is a map", policy.CodeWrongType, policy.SeverityError, "domain: d\ndescriptors: [{key: k, rate_limits: {name: a}}]\n", "2:37 descriptors[0].rate_limits", "cannot unmarshal !!map into"},
+	{"rate_limits as names", policy.CodeListOfScalars, policy.SeverityError, "domain: d\ndescriptors: [{key: k, rate_limits: [a]}]\n", "2:38 descriptors[0].rate_limits[0]", "list of type other than map: a"},
+	{"rate_limits in a file", policy.CodeMisplacedKey, policy.SeverityError, "domain: d\nrate_limits: []\n", "2:1 rate_limits", "key 'rate_limits' has no meaning in a file"},
+	{"quota_mode of one of several", policy.CodeMisplacedKey, policy.SeverityError, rateLimits("name: a, unit: day, requests_per_unit: 1, quota_mode: true"), "5:52 descriptors[0].rate_limits[0].quota_mode", "key 'quota_mode' has no meaning in rate_limits"},
+	{"a bad unit in a list", policy.CodeInvalidUnit, policy.SeverityError, rateLimits("name: a, unit: day, requests_per_unit: 1", "name: b, unit: foo, requests_per_unit: 1"), "6:25 descriptors[0].rate_limits[1].unit", "invalid rate limit unit 'foo'"},
 
+	{"shadow_mode in a rate_limit", policy.CodeIgnoredKey, policy.SeverityWarning, rateLimit("unit: day, requests_per_unit: 1, shadow_mode: true"), "4:51 descriptors[0].rate_limit.shadow_mode", "key 'shadow_mode' has no meaning in rate_limit"},
 	{"unlimited beside key", policy.CodeIgnoredKey, policy.SeverityWarning, "domain: d\ndescriptors:\n  - key: k\n    unlimited: true\n", "4:5 descriptors[0].unlimited", "key 'unlimited' has no meaning in a descriptor and is ignored"},
 	{"key at the top", policy.CodeIgnoredKey, policy.SeverityWarning, "domain: d\nkey: k\n", "2:1 key", "key 'key' has no meaning in a file and is ignored"},
 	{"requests_per_unit beside unlimited", policy.CodeNoEffect, policy.SeverityWarning, rateLimit("unlimited: true, requests_per_unit: 5"), "4:54 descriptors[0].rate_limit.requests_per_unit", "no effect beside unlimited"},
@@ -119,6 +136,15 @@ var provocations = []struct {
 	{"default failure mode", policy.CodeActsAsClosed, policy.SeverityNote, rateLimit("unit: day, requests_per_unit: 1"), "3:5 descriptors[0].rate_limit", "acts as closed"},
 	{"fixed window", policy.CodeWindowTail, policy.SeverityNote, rateLimit("unit: day, requests_per_unit: 1"), "4:5 descriptors[0].rate_limit", "up to 2 × its limit"},
 	{"bucket with overdraw auto", policy.CodeBucketOverdraw, policy.SeverityNote, rateLimit("unit: day, requests_per_unit: 1, algorithm: token_bucket"), "4:5 descriptors[0].rate_limit", "peeked first and charged later"},
+}
+
+// manyLimits are the fields of n limits of a list.
+func manyLimits(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("name: n%d, unit: day, requests_per_unit: 1", i)
+	}
+	return all
 }
 
 // laughs is a file of a few hundred bytes that stands for 10^n nodes.

@@ -11,10 +11,11 @@ import (
 type Field struct {
 	In   string // "a file", "a descriptor", or the field whose map it stands in
 	Name string
-	Weir bool // Weir's own; the others are envoyproxy/ratelimit's
+	Weir bool // Weir's own, or in a place of Weir's; the others are envoyproxy/ratelimit's
 }
 
-// Fields lists all of them, from the outermost place inwards and by name.
+// Fields lists all of them, from the outermost place inwards and by name. An
+// element of rate_limits has the fields of rate_limit beside its own.
 func Fields() []Field {
 	type placed struct {
 		Field
@@ -24,7 +25,7 @@ func Fields() []Field {
 	for weir, keys := range map[bool]map[string]map[place]place{false: peerKeys, true: weirKeys} {
 		for name, where := range keys {
 			for in := range where {
-				all = append(all, placed{Field{In: placeNames[in], Name: name, Weir: weir}, in})
+				all = append(all, placed{Field{In: placeNames[in], Name: name, Weir: weir || in.ours()}, in})
 			}
 		}
 	}

@@ -37,11 +37,11 @@ func (i identity) file() string {
 
 func (i identity) key(t *rapid.T) limit.Key {
 	d := mustCompile(t, policy.Options{Scheme: limit.Scheme{Namespace: "n"}}, i.file()).Domain(i.domain)
-	r := d.Match(i.entries)
-	if r == nil {
-		t.Fatalf("%v matches no rule of\n%s", i, i.file())
+	rules := d.Match(i.entries)
+	if len(rules) != 1 {
+		t.Fatalf("%v matches %d rules of\n%s", i, len(rules), i.file())
 	}
-	return r.Key(i.entries)
+	return rules[0].Key(i.entries)
 }
 
 // shift moves the border between two neighbouring fields of an identity by one
@@ -106,14 +106,16 @@ descriptors:
   - key: p
     value: a*
     rate_limit: {unit: day, requests_per_unit: 1}
+  - key: l
+    rate_limits: [{name: a, unit: day, requests_per_unit: 1}, {name: b, unit: day, requests_per_unit: 1}]
 `)
 	key := func(words ...string) limit.Key {
 		e := entries(words)
 		r := set.Domain("d").Match(e)
-		if r == nil {
+		if len(r) == 0 {
 			t.Fatalf("%v matches nothing", words)
 		}
-		return r.Key(e)
+		return r[0].Key(e)
 	}
 	seen := map[limit.Key]string{}
 	for _, words := range []string{"k=a", "k=b", "k=", "k=a k=b", "k=ab k=", "k= k=ab", "s=ab", "p=ab", "p=ac", "p=a*"} {
@@ -125,6 +127,10 @@ descriptors:
 	}
 	if key("s=ab") != key("s=ac") || key("s=ab") != key("s=a*") {
 		t.Error("values under share_threshold have keys of their own")
+	}
+	l := entries([]string{"l=a"})
+	if r := set.Domain("d").Match(l); len(r) != 2 || r[0].Key(l) == r[1].Key(l) {
+		t.Error("two limits of one descriptor share a key")
 	}
 }
 
@@ -146,7 +152,7 @@ descriptors:
 `)
 	key := func(words ...string) limit.Key {
 		e := entries(words)
-		return set.Domain("d").Match(e).Key(e)
+		return set.Domain("d").Match(e)[0].Key(e)
 	}
 	atlas, user := key("tenant=atlas"), key("tenant=atlas", "user=U-17")
 	if !atlas.Tagged || atlas.Tag != user.Tag || atlas.Tag == key("tenant=birch").Tag {

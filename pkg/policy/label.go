@@ -40,7 +40,8 @@ func (l Level) open() bool { return l.Pattern || l.Value == "" }
 // matched it: envoyproxy/ratelimit's stat key without the domain. A level is
 // key_value, or key when it has no value; value_to_metric and detailed_metric
 // put the request's own value there, but never on a level with
-// share_threshold. Without entries it is the label with the file's own values.
+// share_threshold. One of several rules of a descriptor adds # and its name.
+// Without entries it is the label with the file's own values.
 // It allocates only for these two.
 func (r *Rule) Label(entries []limit.Entry) string {
 	if !r.labelled || len(entries) != len(r.Path) {
@@ -73,6 +74,7 @@ func (r *Rule) Label(entries []limit.Entry) string {
 			b.WriteString(l.text())
 		}
 	}
+	b.WriteString(r.suffix)
 	return b.String()
 }
 

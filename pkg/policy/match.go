@@ -6,8 +6,9 @@ import (
 	"github.com/weir-rl/weir/pkg/limit"
 )
 
-// Match returns the rule of a descriptor with these entries, nil when it has
-// none. It allocates nothing.
+// Match returns the rules of a descriptor with these entries, in file order:
+// several for a list of rate_limits, none when nothing limits it. The slice is
+// the set's own. It allocates nothing.
 //
 // Entries are followed from the root, one level each. At a level the first of
 // these wins, and what it has below is not tried again with another: the node
@@ -15,7 +16,7 @@ import (
 // matches; the node with this key and no value. A rule counts only at the last
 // entry. Keys match keys and values match values, never a joined string
 // (semantics S2).
-func (d *Domain) Match(entries []limit.Entry) *Rule {
+func (d *Domain) Match(entries []limit.Entry) []*Rule {
 	if len(entries) == 0 {
 		return nil
 	}
@@ -25,13 +26,13 @@ func (d *Domain) Match(entries []limit.Entry) *Rule {
 			return nil
 		}
 	}
-	return n.rule
+	return n.rules
 }
 
 // node is one descriptor of a file with those below it.
 type node struct {
 	level Level
-	rule  *Rule // nil: no limit here
+	rules []*Rule // none: no limit here
 
 	// exact holds the nodes with a value, patterns too: a value that equals a
 	// pattern's text goes to that pattern, whatever patterns come before it.

@@ -152,7 +152,7 @@ func TestMatchAsSlow(t *testing.T) {
 		for range 20 {
 			entries := drawEntries(t, level)
 			got := ""
-			if r := set.Domain("d").Match(entries); r != nil {
+			for _, r := range set.Domain("d").Match(entries) {
 				hits++
 				for _, l := range r.Path {
 					got += fmt.Sprintf("/%q=%q", l.Key, l.Value)
@@ -179,7 +179,9 @@ descriptors:
     share_threshold: true
     descriptors:
       - key: bare
-        rate_limit: {unit: day, requests_per_unit: 1}
+        rate_limits:
+          - {name: a, unit: day, requests_per_unit: 1}
+          - {name: b, unit: hour, requests_per_unit: 1}
 `
 
 func TestMatchAllocatesNothing(t *testing.T) {
@@ -193,7 +195,7 @@ func TestMatchAllocatesNothing(t *testing.T) {
 	} {
 		var label string
 		if n := testing.AllocsPerRun(100, func() {
-			if r := d.Match(e); r != nil {
+			for _, r := range d.Match(e) {
 				label = r.Label(e)
 			}
 		}); n != 0 {
@@ -229,12 +231,15 @@ descriptors:
   - {key: b, rate_limit: {unlimited: true, name: same}}
   - {key: c, rate_limit: {unlimited: true, name: own}}
   - {key: e, rate_limit: {unlimited: true, name: a}}
+  - {key: l, rate_limits: [{unlimited: true, name: first}, {unlimited: true, name: same}, {unlimited: true, name: "2"}]}
+  - {key: l, value: x, rate_limits: [{unlimited: true, name: first}]}
+  - {key: l_x, rate_limits: [{unlimited: true, name: first}]}
 `)
 	var got []string
 	for _, r := range set.Rules() {
 		got = append(got, r.ID)
 	}
-	want := "k_v k_v#2 k_v#2#2 a b own e"
+	want := "k_v k_v#2 k_v#2#2 a b own e l#first l#same 2 l_x#first l_x#first#2"
 	if strings.Join(got, " ") != want {
 		t.Errorf("IDs = %s, want %s", strings.Join(got, " "), want)
 	}

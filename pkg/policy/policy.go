@@ -36,11 +36,12 @@ type Rule struct {
 
 	// ID names the rule in logs and metadata: its name when it has one that no
 	// other rule of the domain has, else its levels as key or key_value joined
-	// by dots. It is unique in its domain: of several rules with one text, the
-	// second in file order gets #2 and so on.
+	// by dots, with # and its name when it is one of a list. It is unique in its
+	// domain: of several rules with one text, the second in file order gets #2
+	// and so on.
 	ID string
 
-	Name     string   // rate_limit.name, "" when there is none
+	Name     string   // its name, "" when there is none; in a list of rate_limits there is one
 	Replaces []string // names of rules of the same request that this one replaces
 
 	Unlimited bool
@@ -68,6 +69,7 @@ type Rule struct {
 	keys *limit.KeyMaker
 
 	label    string // the metric label when no value of the request enters it
+	suffix   string // # and the name for one of a list, which the label ends in
 	labelled bool   // a value of the request may enter the label
 	shared   bool   // a level has share_threshold
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/weir-rl/weir/pkg/limit"
@@ -47,14 +48,58 @@ func ParseUnit(s string) (Unit, bool) {
 	return UnitUnknown, false
 }
 
-// rule compiles one rate_limit. It returns a rule also when it has faults; the
-// set is dropped then.
-func (c *compiler) rule(domain *Domain, levels []Level, name string, d *descriptor) *Rule {
-	l := d.limit
+// list reports what is wrong with the limits of a descriptor together: the name
+// of each in a list is what tells its budget from that of the others.
+func (c *compiler) list(d *descriptor) {
+	p := d.path.field("rate_limits")
+	if d.list.set && d.limit != nil {
+		c.fault(CodeConflict, d.list.at, p, "", "move the rate_limit into the list, with a name",
+			"rate_limits does not go with rate_limit on one descriptor")
+	}
+	switch n := len(d.list.is); {
+	case d.list.set && !d.list.bad && n == 0:
+		c.fault(CodeInvalidValue, d.list.at, p, "", "list limits, each as '- name: …', or remove it", "rate_limits is empty")
+	case n > limit.MaxChecks:
+		c.fault(CodeTooManyLimits, d.list.at, p, "", fmt.Sprintf("list at most %d", limit.MaxChecks),
+			"%d limits on one descriptor are more than a request may meet, so that each would be denied as malformed", n)
+	}
+	named := map[string]bool{}
+	for _, l := range d.list.is {
+		switch name := l.name.is; {
+		case l.name.bad:
+		case name == "":
+			c.fault(CodeMissingName, l.at, l.path.field("name"), "", "add 'name: …', which no other limit of the list has",
+				"a limit of rate_limits has no name")
+		case named[name]:
+			c.fault(CodeDuplicateName, l.name.at, l.path.field("name"), name, "give each limit of the list a name of its own",
+				"another limit of the list has the name %s too", inQuotes(name))
+		}
+		named[l.name.is] = true
+	}
+	for _, l := range d.list.is {
+		for i, x := range l.replaces {
+			if x.is != "" && x.is != l.name.is && named[x.is] {
+				c.fault(CodeSelfReplaces, x.at, l.path.field("replaces").element(i), x.is, "name a rule of another descriptor",
+					"replaces should not contain name of same descriptor: that limit would never apply")
+			}
+		}
+	}
+}
+
+// rule compiles one limit of a descriptor. It returns a rule also when it has
+// faults; the set is dropped then.
+func (c *compiler) rule(domain *Domain, levels []Level, name string, d *descriptor, l *rateLimit) *Rule {
 	r := &Rule{
-		Domain: domain.name, Path: levels, ID: name, label: name, Name: l.name.is, Unlimited: l.unlimited.is,
+		Domain: domain.name, Path: levels, label: name, Name: l.name.is, Unlimited: l.unlimited.is,
 		Shadow: d.shadow.is, Quota: d.quota.is, Multiplier: 1, DetailedMetric: d.detailed.is, Metadata: d.metadata.is,
 		File: c.file.Name, Line: d.at.line,
+	}
+	if l != d.limit {
+		r.Line, r.suffix = l.at.line, "#"+l.name.is
+		r.label += r.suffix
+		if l.shadow.set {
+			r.Shadow = l.shadow.is
+		}
 	}
 	r.prepareLabel()
 	path := make([]limit.PathLevel, len(levels))
