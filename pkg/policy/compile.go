@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
+	"strconv"
 
 	"github.com/weir-rl/weir/pkg/limit"
 )
@@ -147,8 +148,8 @@ func (c *compiler) version(files []*File) {
 		case from == nil:
 			from, c.set.version = f, f.version.is
 		case f.version.is != from.version.is:
-			c.reports[i].fault(CodeVersionMismatch, f.version.at, (*path)(nil).field("version"), "",
-				"give all files of a set the same version, or none",
+			c.reports[i].fault(CodeVersionMismatch, f.version.at, (*path)(nil).field("version"),
+				strconv.FormatUint(f.version.is, 10), "give all files of a set the same version, or none",
 				"version %d differs from version %d in %s", f.version.is, from.version.is, from.Name)
 		}
 	}

@@ -22,7 +22,8 @@ func rateLimits(limits ...string) string {
 
 // provocations has a file for each way to be wrong. The place is line:column
 // and path; the message need only contain the text, which is the peer's own
-// where the peer refuses the file too.
+// where the peer refuses the file too. That every code is raised is held by
+// TestEveryCodeAlone.
 var provocations = []struct {
 	name     string
 	code     policy.Code
@@ -188,34 +189,6 @@ func TestFaults(t *testing.T) {
 			}
 			t.Errorf("no %s %s with %q, but\n%s", c.severity, c.code, c.message, strings.Join(all, "\n"))
 		})
-	}
-}
-
-// TestEveryCodeIsProvoked fails when a code has no test. The codes that no
-// single file can provoke are named with the test that does.
-func TestEveryCodeIsProvoked(t *testing.T) {
-	provoked := map[policy.Code]bool{
-		policy.CodeUnreadable:      true, // TestLoadPathsFaults
-		policy.CodeFileTooLarge:    true, // TestFileTooLarge
-		policy.CodeDuplicateDomain: true, // testdata/merge_off.txtar
-		policy.CodeVersionMismatch: true, // testdata/version_mismatch.txtar
-		policy.CodeEmptySet:        true, // TestEmptySet
-		policy.CodeMoreFaults:      true, // TestMoreFaults
-	}
-	for _, c := range provocations {
-		provoked[c.code] = true
-	}
-	codes := map[policy.Code]bool{}
-	for _, c := range policy.Codes() {
-		codes[c] = true
-		if !provoked[c] {
-			t.Errorf("no test provokes the code %s", c)
-		}
-	}
-	for c := range provoked {
-		if !codes[c] {
-			t.Errorf("policy.Codes lacks %s", c)
-		}
 	}
 }
 
