@@ -61,7 +61,7 @@ func evenOutTTL(before, single, together map[limit.Key]record, now int64, batch 
 			k := a.Checks[i].Key
 			got, want := together[k], single[k]
 			s, form := limit.DecodeState([]byte(got.value))
-			if form != limit.Known || got.value != want.value {
+			if form != limit.Known || s.Unused() || got.value != want.value {
 				continue
 			}
 			older, least, most := false, before[k].expire, before[k].expire

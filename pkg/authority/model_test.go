@@ -48,7 +48,7 @@ func (m *model) batch(now int64, asks []timed) (foreign int64) {
 		if s.Dirty == nil {
 			continue
 		}
-		if s.State.Used == 0 {
+		if s.State.Unused() {
 			delete(m.records, k)
 			continue
 		}

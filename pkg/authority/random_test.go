@@ -48,7 +48,7 @@ func pick[T any](w *world, of ...T) T { return of[w.IntN(len(of))] }
 // rule for ever, the others whatever a loader lets through.
 func (w *world) rule(k int) *limit.Params {
 	p := &limit.Params{
-		Algorithm: pick(w, limit.FixedWindow, limit.TokenBucket),
+		Algorithm: pick(w, limit.FixedWindow, limit.TokenBucket, limit.SlidingWindow, limit.SlidingLog),
 		Limit:     w.in(1, 30),
 		Window:    randomWindow,
 	}
@@ -60,13 +60,19 @@ func (w *world) rule(k int) *limit.Params {
 		// Numbers as large as the arithmetic allows.
 		p.Limit = w.in(1, 1<<32)
 		p.Window = pick[int64](w, randomWindow, 31_536_000_000)
+		if p.Algorithm == limit.FixedWindow && w.chance(20) {
+			p.Window = 1 << 47
+		}
 	}
 	if k%6 == 5 {
 		// A calendar: its boundaries are to be met, which only windows do.
 		p.Window = min(p.Window, randomWindow)
 		if w.chance(70) {
-			p.Algorithm = limit.FixedWindow
+			p.Algorithm = pick(w, limit.FixedWindow, limit.SlidingWindow)
 		}
+	}
+	if p.Algorithm == limit.SlidingLog {
+		p.Limit = min(p.Limit, limit.MaxLog)
 	}
 	p.Capacity = pick(w, p.Limit, w.in(1, 60))
 	p.OverdrawCap = pick(w, p.Capacity, 0, 3*p.Capacity)
@@ -179,7 +185,7 @@ type planted struct {
 }
 
 // stranger makes what might be found at a key: other types, text, newer
-// layouts, algorithms not decided yet, states with impossible numbers.
+// layouts, an algorithm not decided yet, states with impossible numbers.
 func (w *world) stranger() planted {
 	now := w.estimate
 	state := func(s limit.State) planted {
@@ -200,12 +206,19 @@ func (w *world) stranger() planted {
 		Remainder: w.in(0, 3000), Updated: now + w.in(-2*randomWindow, randomWindow),
 	}
 	sliding := limit.State{
-		Algorithm: limit.SlidingWindow, Used: w.in(0, 40), Previous: w.in(0, 40), End: now + 500, Length: randomWindow,
+		Algorithm: limit.SlidingWindow, Version: uint64(w.in(0, 3)), Used: pick(w, 0, w.in(0, 40), w.in(0, 1<<34)),
+		Previous: pick(w, 0, w.in(0, 40), w.in(0, 40), w.in(0, 1<<34)),
+		End:      now + w.in(-2*randomWindow, 2*randomWindow), Length: pick[int64](w, randomWindow, 7_777, 3, 1<<40),
 	}
-	log := limit.State{Algorithm: limit.SlidingLog, Entries: []limit.LogEntry{{Time: now, N: 3}, {Time: now + 1, N: 1}}}
+	log := limit.State{Algorithm: limit.SlidingLog, Version: uint64(w.in(0, 3))}
+	at := now - 2*randomWindow
+	for range pick(w, 0, 1, w.IntN(40), w.IntN(limit.MaxLog+1)) {
+		at += w.in(1, randomWindow/10)
+		log.Entries = append(log.Entries, limit.LogEntry{Time: at, N: pick(w, 1, w.in(1, 5))})
+	}
 	held := limit.State{Algorithm: limit.Concurrency, Permits: []limit.Permit{{Expiry: now + 500}}}
-	if w.chance(70) {
-		switch w.IntN(9) {
+	if w.chance(50) {
+		switch w.IntN(11) {
 		case 0:
 			return planted{"", w.in(1, randomWindow)}
 		case 1:
@@ -226,13 +239,22 @@ func (w *world) stranger() planted {
 			p := state(pick(w, fixed, bucket))
 			p.value = p.value[:w.IntN(len(p.value)-1)+1]
 			return p
+		case 8: // times that do not rise, or no hits
+			e := limit.LogEntry{Time: now, N: 1}
+			log.Entries = []limit.LogEntry{e, pick(w, e, limit.LogEntry{Time: now - 1, N: 1}, limit.LogEntry{Time: now + 1})}
+			return state(log)
+		case 9: // more than any log holds
+			for at := now; len(log.Entries) <= limit.MaxLog; at++ {
+				log.Entries = append(log.Entries, limit.LogEntry{Time: at + randomWindow*100, N: 1})
+			}
+			return state(log)
 		}
 		return with(state(sliding), pick(w, 8, 15), 0x20)
 	}
-	if w.chance(50) {
-		return state(pick(w, fixed, bucket))
+	if w.chance(80) {
+		return state(pick(w, fixed, bucket, sliding, log))
 	}
-	p := pick(w, with(state(pick(w, fixed, bucket)), 1, pick[byte](w, 2, 8)), state(sliding), state(log), state(held))
+	p := pick(w, with(state(pick(w, fixed, bucket)), 1, pick[byte](w, 2, 8)), state(held))
 	p.ttl = w.in(1, randomWindow/20) // nothing overwrites these
 	return p
 }

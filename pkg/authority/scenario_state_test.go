@@ -134,8 +134,6 @@ var formScenarios = []scenario{
 		now := l.now
 		for i, value := range []string{
 			"F\x02anything that a later release writes", "Z\x08......",
-			string(limit.AppendState(nil, &limit.State{Algorithm: limit.SlidingWindow, Used: 1, End: now, Length: 2})),
-			string(limit.AppendState(nil, &limit.State{Algorithm: limit.SlidingLog, Entries: []limit.LogEntry{{Time: now, N: 1}}})),
 			string(limit.AppendState(nil, &limit.State{Algorithm: limit.Concurrency, Permits: []limit.Permit{{Expiry: now}}})),
 		} {
 			l.clear()

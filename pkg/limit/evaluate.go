@@ -12,7 +12,7 @@ type Slot struct {
 
 	// Dirty is the rule whose write the state is, nil while it is as stored.
 	// A dirty state must be written with the TTL that this rule gives it, or
-	// deleted when Used is 0: an absent key is an unused budget. Of the rules
+	// deleted when it is Unused: an absent key is an unused budget. Of the rules
 	// that changed it, it is the last one with the newest policy version.
 	Dirty *Params
 
@@ -52,18 +52,24 @@ func (s *Slot) prepare(p *Params, now int64) Class {
 	}
 	st := &s.work
 	if !s.met {
-		s.met, s.work = true, State{}
+		s.met, s.work = true, s.State
 		// A window that has passed counts 0; a state that counts 0 is an absent one.
-		if s.State.Used > 0 && (s.State.Algorithm != FixedWindow || s.State.End > now) {
-			s.work = s.State
+		if st.Unused() || st.Algorithm == FixedWindow && st.End <= now {
+			*st = State{}
 		}
 	}
 	end := int64(0)
-	if p.Algorithm == FixedWindow || st.Algorithm == FixedWindow {
+	if windowed(p.Algorithm) || windowed(st.Algorithm) {
 		var ok bool
 		if end, ok = p.windowEnd(now); !ok {
 			return ClassStale
 		}
+	}
+	switch st.Algorithm {
+	case SlidingWindow:
+		st.slide(p, now)
+	case SlidingLog:
+		st.expire(p, now)
 	}
 	if st.Algorithm == 0 {
 		st.Algorithm, st.Version = p.Algorithm, p.Version
@@ -76,15 +82,18 @@ func (s *Slot) prepare(p *Params, now int64) Class {
 		st.Version = p.Version
 		st.convert(p, now)
 	}
-	if st.Algorithm == TokenBucket {
+	switch {
+	case st.Algorithm == TokenBucket:
 		st.drain(p, now, older)
-		return ClassNone
-	}
-	// A window of the rule's length that ends later than now's stays in force
-	// until the clock passes its end: the clock went back (semantics S15). One
-	// of another length carries its count into now's window; but not for an
-	// older rule, or two sidecars on two versions would flip the key.
-	if st.End == 0 || st.Length != p.Length() && !older {
+	case windowed(st.Algorithm) && (st.End == 0 || st.Length != p.Length() && !older):
+		// A window of the rule's length that ends later than now's stays in
+		// force until the clock passes its end: the clock went back (semantics
+		// S15). One of another length carries its count into now's window; but
+		// not for an older rule, or two sidecars on two versions would flip the
+		// key.
+		if st.Previous > 0 {
+			st.Used, st.Previous = min(st.estimate(p, now), maxSliding), 0
+		}
 		st.End, st.Length = end, p.Length()
 	}
 	return ClassNone
@@ -108,26 +117,50 @@ func (s *State) hits(amount int64) int64 {
 
 // budget is the rule's whole budget in the unit of the state's Used.
 func (s *State) budget(p *Params) int64 {
-	if s.Algorithm == TokenBucket {
+	switch s.Algorithm {
+	case TokenBucket:
 		return p.Capacity * 1000
+	case SlidingLog:
+		return p.logLimit()
 	}
 	return p.Limit
 }
 
+// used is what is used at now, in the unit of the state's Used.
+func (s *State) used(p *Params, now int64) int64 {
+	if s.Algorithm == SlidingWindow {
+		return s.estimate(p, now)
+	}
+	return s.Used
+}
+
 // fits says whether the cost can be taken; a peek fits unless the budget is
-// overdrawn (semantics S6).
-func (s *State) fits(p *Params, cost int64) bool {
-	return s.Used+s.amount(cost) <= s.budget(p)
+// overdrawn, which a log never is (semantics S6).
+func (s *State) fits(p *Params, now, cost int64) bool {
+	if cost == 0 && s.Algorithm == SlidingLog {
+		return true
+	}
+	return s.used(p, now)+s.amount(cost) <= s.budget(p)
+}
+
+// record keeps a cost that Used counts already, for a check of this rule.
+func (s *Slot) record(p *Params, now, cost int64) {
+	if s.work.Algorithm == SlidingLog {
+		s.work.add(now, cost)
+	}
+	s.keep(p)
 }
 
 // overdraw records a cost that did not fit (semantics S5): a window takes it
 // whole, but nothing more once it is over its limit; a bucket's debt ends at
-// the rule's cap. It never lowers what is used.
-func (s *Slot) overdraw(p *Params, cost int64) {
+// the rule's cap; a log holds what was admitted, nothing else. It never lowers
+// what is used.
+func (s *Slot) overdraw(p *Params, now, cost int64) {
 	st, before := &s.work, s.work.Used
-	if st.Algorithm == TokenBucket {
+	switch {
+	case st.Algorithm == TokenBucket:
 		st.Used = max(st.Used, min(p.MaxLevel(), st.Used+st.amount(cost)))
-	} else if st.Used <= p.Limit {
+	case windowed(st.Algorithm) && st.used(p, now) <= p.Limit:
 		st.Used += cost
 	}
 	if st.Used != before {
@@ -135,27 +168,39 @@ func (s *Slot) overdraw(p *Params, cost int64) {
 	}
 }
 
-// refund gives back at most what was used: no credit, no debt, no state.
+// refund gives back at most what was used: no credit, no debt, no state. A
+// sliding window gives back what the current window took, then hits of the
+// previous one, which count by their weight; a log its newest hits.
 func (s *Slot) refund(p *Params, cost int64) {
 	st := &s.work
-	if back := min(st.Used, st.amount(cost)); back > 0 {
-		st.Used -= back
-		if st.Used == 0 {
-			st.Remainder = 0
-		}
-		s.keep(p)
+	back := min(st.Used, st.amount(cost))
+	before := min(st.Previous, cost-st.hits(back))
+	if back == 0 && before == 0 {
+		return
 	}
+	st.Previous -= before
+	if st.Algorithm == SlidingLog {
+		st.remove(back)
+	}
+	st.Used -= back
+	if st.Used == 0 {
+		st.Remainder = 0
+	}
+	s.keep(p)
 }
 
 // allowed fills the numbers of an allowing check (semantics S18).
 func (s *State) allowed(p *Params, now int64, v *Verdict) {
 	v.Outcome, v.Source, v.Cause, v.Retry = Allow, SourceAuthority, CauseAllowed, 0
-	left := max(0, s.budget(p)-s.Used)
-	if s.Algorithm == TokenBucket {
-		v.Remaining, v.Reset = left/1000, s.drainTime(p, now, s.Used)
-		return
+	v.Remaining = s.hits(max(0, s.budget(p)-s.used(p, now)))
+	switch s.Algorithm {
+	case TokenBucket:
+		v.Reset = s.drainTime(p, now, s.Used)
+	case SlidingLog:
+		v.Reset = s.logTime(p, now, 1)
+	default:
+		v.Reset = s.End - now
 	}
-	v.Remaining, v.Reset = left, s.End-now
 }
 
 // denied fills the numbers of a denying check (semantics S18). need is its cost
@@ -165,20 +210,22 @@ func (s *State) denied(p *Params, now, need int64, v *Verdict) {
 	v.Outcome, v.Source, v.Cause, v.Remaining = Deny, SourceAuthority, CauseLimit, 0
 	budget := s.budget(p)
 	never := s.amount(need) > budget
-	if never {
-		v.Cause = CauseTooLarge
-	}
+	by := s.Used + s.amount(need) - budget
 	switch {
-	case s.Algorithm == FixedWindow:
+	case s.Algorithm == FixedWindow, never && s.Algorithm == SlidingWindow:
 		v.Reset = s.End - now
 	case never:
 		v.Reset = -1
+	case s.Algorithm == SlidingWindow:
+		v.Reset = s.slideTime(p, now, need)
+	case s.Algorithm == SlidingLog:
+		v.Reset = s.logTime(p, now, by)
 	default:
-		v.Reset = s.drainTime(p, now, s.Used+s.amount(need)-budget)
+		v.Reset = s.drainTime(p, now, by)
 	}
 	v.Retry = v.Reset
 	if never {
-		v.Retry = -1
+		v.Cause, v.Retry = CauseTooLarge, -1
 	}
 }
 
@@ -195,6 +242,9 @@ func (s *State) denied(p *Params, now, need int64, v *Verdict) {
 // follows; then the enforced and the quota checks, cumulatively on one copy
 // that is kept only if all of them allow; then, for an allowed request, the
 // shadow checks, each for itself. The Redis script does the same, line by line.
+//
+// The entries of a log are changed in place: no two slots may share them, and
+// what a changed slot was loaded from must be given up for its State.
 func Evaluate(a *Ask, now, notAfter int64, slot func(*Check) *Slot) {
 	e := evaluation{ask: a, now: now}
 	if now > notAfter {
@@ -284,7 +334,7 @@ func (e *evaluation) take(from, to int) bool {
 			s.touched, s.saved = true, s.work.Used
 		}
 		e.need[i] = s.work.hits(s.work.Used-s.saved) + c.Cost
-		e.over[i] = !s.work.fits(c.Params, c.Cost)
+		e.over[i] = !s.work.fits(c.Params, e.now, c.Cost)
 		if c.Kind == Quota {
 			quotas++
 		}
@@ -315,9 +365,9 @@ func (e *evaluation) record(from, to int, allowed bool) {
 		c, s := &e.ask.Checks[i], e.slots[i]
 		switch {
 		case e.over[i] && c.Overdraw:
-			s.overdraw(c.Params, c.Cost)
+			s.overdraw(c.Params, e.now, c.Cost)
 		case !e.over[i] && allowed && c.Cost > 0:
-			s.keep(c.Params)
+			s.record(c.Params, e.now, c.Cost)
 		}
 	}
 }
@@ -326,16 +376,16 @@ func (e *evaluation) record(from, to int, allowed bool) {
 func (e *evaluation) shadow(from, to int) {
 	for i := from; i < to; i++ {
 		c, s := &e.ask.Checks[i], e.slots[i]
-		if s.work.fits(c.Params, c.Cost) {
+		if s.work.fits(c.Params, e.now, c.Cost) {
 			if c.Cost > 0 {
 				s.work.Used += s.work.amount(c.Cost)
-				s.keep(c.Params)
+				s.record(c.Params, e.now, c.Cost)
 			}
 			s.work.allowed(c.Params, e.now, &c.Verdict)
 			continue
 		}
 		if c.Overdraw {
-			s.overdraw(c.Params, c.Cost)
+			s.overdraw(c.Params, e.now, c.Cost)
 		}
 		s.work.denied(c.Params, e.now, c.Cost, &c.Verdict)
 	}
@@ -345,7 +395,7 @@ func (e *evaluation) shadow(from, to int) {
 // afterwards and the verdict. An older policy version, a stale calendar or a
 // past deadline are matters of Evaluate.
 func Apply(s State, p *Params, now, cost int64) (State, Verdict) {
-	slot := Slot{State: s}
+	slot := Slot{State: s.Clone()}
 	a := Ask{Checks: []Check{{Params: p, Cost: cost, Kind: Enforced}}}
 	Evaluate(&a, now, now, func(*Check) *Slot { return &slot })
 	if slot.Dirty == nil {

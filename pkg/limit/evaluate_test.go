@@ -326,7 +326,7 @@ func TestEvaluateDecidesAllOrNone(t *testing.T) {
 	calendar.Bounds = func(int64) [3]int64 { return [3]int64{t0 - 2*day, t0 - day, t0} }
 	newer := limit.AppendState(nil, &limit.State{Algorithm: 'F', Used: 3, End: t0 + 5, Length: minute})
 	newer[1] = limit.Layout + 1
-	log := limit.AppendState(nil, &limit.State{Algorithm: limit.SlidingLog, Entries: []limit.LogEntry{{Time: t0, N: 1}}})
+	held := limit.AppendState(nil, &limit.State{Algorithm: limit.Concurrency, Permits: []limit.Permit{{Expiry: t0}}})
 	for _, x := range []struct {
 		name     string
 		key      byte // of the check that is unlike the others
@@ -338,7 +338,7 @@ func TestEvaluateDecidesAllOrNone(t *testing.T) {
 		{"late", 'c', w, nil, t0 - 1, "late late late late"},
 		{"stale", 'c', &calendar, nil, t0, "stale stale stale stale"},
 		{"newer layout", 'c', w, newer, t0, "undecided undecided layout undecided"},
-		{"an algorithm not decided yet", 'c', w, log, t0, "undecided undecided layout undecided"},
+		{"an algorithm not decided yet", 'c', w, held, t0, "undecided undecided layout undecided"},
 		{"newer and stale", 'a', &calendar, newer, t0, "stale stale stale stale"},
 	} {
 		s := newStore(t)

@@ -22,8 +22,8 @@ import (
 // state, so they never change.
 type Algorithm uint8
 
-// The algorithms. A stored state of one of the last three is known (its layout
-// is fixed in state.go), but only fixed windows and token buckets are decided.
+// The algorithms. A stored state of a concurrency limit is known (its layout is
+// fixed in state.go), but not decided.
 const (
 	FixedWindow   Algorithm = 'F'
 	TokenBucket   Algorithm = 'B'
@@ -72,12 +72,15 @@ type Params struct {
 	// Version is the version of the policy set, 0 when the set has none.
 	Version uint64
 
-	// Limit is what one window admits, in hits.
+	// Limit is what one window admits, in hits; that of a sliding log is at
+	// most MaxLog.
 	Limit int64
 
 	// Window is the length of a window in milliseconds; windows begin at
 	// multiples of it since the epoch (semantics S16). 0 < Window <= 1<<47, so
-	// that until the year 6429 its end fits into the six bytes of a stored time.
+	// that until the year 6429 its end fits into the six bytes of a stored time;
+	// that of a sliding window, as long as a calendar makes it, is at most
+	// MaxSlidingWindow.
 	Window int64
 
 	// CalendarCode is the code of a calendar unit that stands for the length
@@ -98,8 +101,12 @@ type Params struct {
 	OverdrawCap int64
 }
 
-// Length is what a stored window says of its length: milliseconds, or the
-// code of a calendar unit. Codes are below 1000, so the two never meet.
+// minLength is the shortest window, in milliseconds. Codes of calendar units are
+// below it, so that the two never meet in a stored state.
+const minLength = 1000
+
+// Length is what a stored window says of its length: milliseconds, or the code
+// of a calendar unit.
 func (p *Params) Length() int64 {
 	if p.CalendarCode != 0 {
 		return int64(p.CalendarCode)

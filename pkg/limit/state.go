@@ -11,7 +11,7 @@ import "encoding/binary"
 //	FixedWindow    Used (hits), End, Length
 //	SlidingWindow  Used (hits of the current window), Previous, End, Length
 //	TokenBucket    Used (the level of a leaky meter, in millitokens), Remainder, Updated
-//	SlidingLog     Entries
+//	SlidingLog     Used (hits of all entries), Entries
 //	Concurrency    Permits
 type State struct {
 	Algorithm Algorithm
@@ -25,14 +25,16 @@ type State struct {
 	Remainder int64 // 0 <= Remainder < Den of the rule, in 1/Den millitokens
 	Updated   int64 // milliseconds since the epoch; never moves back
 
+	// Entries are in the order of their times, which differ. Copies of a State
+	// share them; see Evaluate for who may change them.
 	Entries []LogEntry
 	Permits []Permit
 }
 
-// LogEntry is one admission in a sliding log.
+// LogEntry is what a sliding log admitted at one instant.
 type LogEntry struct {
 	Time int64 // milliseconds since the epoch
-	N    int64 // hits, at most 65,535
+	N    int64 // hits, 1 to 65,535
 }
 
 // Permit is one permit of a concurrency limit.
@@ -158,8 +160,13 @@ func DecodeState(b []byte) (State, Form) {
 			s.Used, s.Remainder, s.Updated = readUint(body[:7]), readUint(body[7:14]), readUint(body[14:20])
 		}
 	case SlidingLog:
-		for ok = len(body)%entrySize == 0; ok && len(body) > 0; body = body[entrySize:] {
-			s.Entries = append(s.Entries, LogEntry{readUint(body[:6]), readUint(body[6:8])})
+		ok = len(body)%entrySize == 0 && len(body) <= MaxLog*entrySize
+		for last := int64(-1); ok && len(body) > 0; body = body[entrySize:] {
+			e := LogEntry{readUint(body[:6]), readUint(body[6:8])}
+			ok = e.Time > last && e.N > 0
+			last = e.Time
+			s.Used += e.N
+			s.Entries = append(s.Entries, e)
 		}
 	case Concurrency:
 		for ok = len(body)%permitSize == 0; ok && len(body) > 0; body = body[permitSize:] {
@@ -175,7 +182,10 @@ func DecodeState(b []byte) (State, Form) {
 }
 
 // decided says whether this program decides states of that algorithm.
-func decided(a Algorithm) bool { return a == FixedWindow || a == TokenBucket }
+func decided(a Algorithm) bool { return a != Concurrency }
+
+// windowed says that states of that algorithm are of one window.
+func windowed(a Algorithm) bool { return a == FixedWindow || a == SlidingWindow }
 
 // windowEnd returns the end of the window that now lies in, and false when now
 // lies outside the calendar boundaries that the caller knows (semantics S16).
@@ -256,18 +266,40 @@ func (s *State) drainTime(p *Params, now, by int64) int64 {
 }
 
 // convert gives the state the form of the rule's algorithm (semantics S14).
-// Used is rounded up into hits; a bucket starts to leak now.
+// Used is rounded up into hits; a bucket starts to leak now, a log is one entry
+// at now, and a window that comes from another one is of the same time.
 func (s *State) convert(p *Params, now int64) {
 	if s.Algorithm == p.Algorithm {
 		return
 	}
-	switch {
-	case s.Algorithm == FixedWindow && p.Algorithm == TokenBucket:
-		*s = State{Algorithm: TokenBucket, Version: s.Version, Used: min(s.Used*1000, p.MaxLevel()), Updated: now}
-	case s.Algorithm == TokenBucket && p.Algorithm == FixedWindow:
-		s.drain(p, now, true) // a count has no highest level
-		*s = State{Algorithm: FixedWindow, Version: s.Version, Used: ceilDiv(s.Used, 1000)}
+	used := s.hitsUsed(p, now)
+	to := State{Algorithm: p.Algorithm, Version: s.Version, Used: used}
+	switch p.Algorithm {
+	case FixedWindow:
+		to.End, to.Length = s.End, s.Length
+	case SlidingWindow:
+		to.Used = min(used, maxSliding)
+		to.End, to.Length = s.End, s.Length
+	case TokenBucket:
+		to.Used, to.Updated = min(used*1000, p.MaxLevel()), now
+	case SlidingLog:
+		if to.Used = min(used, p.logLimit()); to.Used > 0 {
+			to.add(now, to.Used)
+		}
 	}
+	*s = to
+}
+
+// hitsUsed is what is used at now, in whole hits.
+func (s *State) hitsUsed(p *Params, now int64) int64 {
+	switch s.Algorithm {
+	case SlidingWindow:
+		return s.estimate(p, now)
+	case TokenBucket:
+		s.drain(p, now, true) // a count has no highest level
+		return ceilDiv(s.Used, 1000)
+	}
+	return s.Used
 }
 
 func ceilDiv(a, b int64) int64 {
@@ -283,10 +315,23 @@ func ceilDiv(a, b int64) int64 {
 const ttlSlack = 1000
 
 // TTL is the time from now until the state equals an absent one, plus one
-// second, in milliseconds.
+// second, in milliseconds. Of a sliding window in the last calendar unit that
+// the rule's boundaries tell of, it is longer: twice that unit is more than any
+// next one.
 func (s *State) TTL(p *Params, now int64) int64 {
-	if s.Algorithm == FixedWindow {
+	switch s.Algorithm {
+	case FixedWindow:
 		return s.End - now + ttlSlack
+	case SlidingWindow:
+		if s.Used == 0 {
+			return s.End - now + ttlSlack
+		}
+		return s.End + p.frame(now, s.Length).next - now + ttlSlack
+	case SlidingLog:
+		return s.Entries[len(s.Entries)-1].Time + p.Window - now + ttlSlack
 	}
 	return s.drainTime(p, now, s.Used) + ttlSlack
 }
+
+// Unused says that the state equals an absent one.
+func (s *State) Unused() bool { return s.Used == 0 && s.Previous == 0 }

@@ -66,7 +66,7 @@ var states = []struct {
 		Used: 0x11121314151617, Remainder: 0x18191a1b1c1d1e, Updated: 0x212223242526,
 	}},
 	{"sliding_log", limit.State{
-		Algorithm: limit.SlidingLog, Version: 0x010203040506,
+		Algorithm: limit.SlidingLog, Version: 0x010203040506, Used: 0x0102 + 0xffff,
 		Entries: []limit.LogEntry{{0x212223242526, 0x0102}, {0x212223242527, 0xffff}},
 	}},
 	{"concurrency", limit.State{
@@ -122,6 +122,15 @@ func TestDecodeState(t *testing.T) {
 	}
 	b := limit.AppendState(nil, &limit.State{Algorithm: limit.TokenBucket, Used: 1, Updated: t0})
 	s := limit.AppendState(nil, &limit.State{Algorithm: limit.SlidingWindow, Used: 1, Previous: 1, End: t0, Length: minute})
+	log := func(entries ...limit.LogEntry) []byte {
+		return limit.AppendState(nil, &limit.State{Algorithm: limit.SlidingLog, Entries: entries})
+	}
+	rising := func(n int64) (entries []limit.LogEntry) {
+		for at := range n {
+			entries = append(entries, limit.LogEntry{Time: at, N: 1})
+		}
+		return entries
+	}
 	for _, x := range []struct {
 		name string
 		b    []byte
@@ -150,6 +159,13 @@ func TestDecodeState(t *testing.T) {
 		{"its current count of 2^53", with(s, 8, 0x20), limit.Foreign},
 		{"its previous count of 2^53", with(s, 15, 0x20), limit.Foreign},
 		{"half an entry", []byte("L\x01\x00\x00\x00\x00\x00\x00half"), limit.Foreign},
+		{"an entry", log(limit.LogEntry{Time: 2, N: 1}), limit.Known},
+		{"two entries", log(limit.LogEntry{Time: 2, N: 1}, limit.LogEntry{Time: 3, N: 1}), limit.Known},
+		{"two entries of one time", log(limit.LogEntry{Time: 2, N: 1}, limit.LogEntry{Time: 2, N: 1}), limit.Foreign},
+		{"entries that go back", log(limit.LogEntry{Time: 2, N: 1}, limit.LogEntry{Time: 1, N: 1}), limit.Foreign},
+		{"an entry of no hits", log(limit.LogEntry{Time: 2, N: 1}, limit.LogEntry{Time: 3}), limit.Foreign},
+		{"as many entries as a log has", log(rising(limit.MaxLog)...), limit.Known},
+		{"one more", log(rising(limit.MaxLog + 1)...), limit.Foreign},
 		{"half a permit", []byte("C\x01\x00\x00\x00\x00\x00\x00half"), limit.Foreign},
 	} {
 		s, form := limit.DecodeState(x.b)
@@ -178,8 +194,12 @@ func TestStatesRoundTrip(t *testing.T) {
 		case limit.TokenBucket:
 			s.Used, s.Remainder, s.Updated = count.Draw(t, "used"), count.Draw(t, "remainder"), ms.Draw(t, "updated")
 		case limit.SlidingLog:
-			for range rapid.IntRange(0, 5).Draw(t, "entries") {
-				s.Entries = append(s.Entries, limit.LogEntry{Time: ms.Draw(t, "time"), N: rapid.Int64Range(0, 1<<16-1).Draw(t, "n")})
+			for at := range rapid.IntRange(0, 5).Draw(t, "entries") {
+				// The first is long ago, so that there are later ones.
+				e := limit.LogEntry{Time: int64(at) << 44, N: rapid.Int64Range(1, 1<<16-1).Draw(t, "n")}
+				e.Time += rapid.Int64Range(0, 1<<44-1).Draw(t, "time")
+				s.Used += e.N
+				s.Entries = append(s.Entries, e)
 			}
 		case limit.Concurrency:
 			for range rapid.IntRange(0, 5).Draw(t, "permits") {

@@ -7,7 +7,8 @@
 // full, new keys of a rule share one bucket of that rule (semantics S28), so
 // they are limited too early, never too late: no state that means anything is
 // ever evicted, and fresh keys reset nobody's budget. It holds at most
-// MaxEntries states, about 250 bytes each, and one for each rule, or for each
+// MaxEntries states, about 250 bytes each (a sliding log up to 20 KB more: 16
+// for each entry and room for some), and one for each rule, or for each
 // revision of a rule that still means anything: a rule whose numbers changed
 // begins with a new shared bucket.
 //
@@ -156,7 +157,8 @@ func (s *Store) slotLocked(c *limit.Check, now int64) *limit.Slot {
 			// The key may be one of those that share the bucket. Its own state
 			// begins with all that was used there: otherwise it would have its
 			// budget a second time as soon as the table has room again.
-			p.slot.State = common.at(now)
+			st := common.at(now)
+			p.slot.State = st.Clone()
 		}
 		return w.add(p)
 	}
@@ -184,7 +186,7 @@ func (s *Store) storeLocked(p *place, now int64) {
 		return
 	}
 	st := &p.slot.State
-	if st.Used == 0 {
+	if st.Unused() {
 		if p.entry != nil {
 			s.removeLocked(p.entry)
 		}

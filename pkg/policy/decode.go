@@ -386,12 +386,12 @@ func (r *reader) algorithm(x field, p *path) value[limit.Algorithm] {
 	if !t.set {
 		return v
 	}
-	const use = "fixed_window or token_bucket"
+	const use = "fixed_window, token_bucket, sliding_window or sliding_log"
 	for _, a := range []limit.Algorithm{limit.FixedWindow, limit.TokenBucket, limit.SlidingWindow, limit.SlidingLog, limit.Concurrency} {
 		if t.is != a.String() {
 			continue
 		}
-		if a != limit.FixedWindow && a != limit.TokenBucket {
+		if a == limit.Concurrency {
 			r.later(x, p, use)
 		}
 		v.is, v.set = a, true

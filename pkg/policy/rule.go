@@ -237,7 +237,14 @@ func (c *compiler) params(r *Rule, l *rateLimit) *limit.Params {
 				"%s does not go with algorithm %s", f.name, p.Algorithm)
 		}
 	}
-	if p.Algorithm == limit.FixedWindow && p.Limit > 0 {
+	switch {
+	case p.Algorithm == limit.SlidingLog && p.Limit > limit.MaxLog:
+		c.fault(CodeInvalidValue, l.requests.at, l.path.field("requests_per_unit"), "", "use algorithm: sliding_window, or a smaller number",
+			"a sliding_log keeps every hit of its window: %d are more than %d", p.Limit, limit.MaxLog)
+	case p.Algorithm == limit.SlidingWindow && p.Window > limit.MaxSlidingWindow:
+		c.fault(CodeWindowTooLong, l.multiplier.at, l.path.field("unit_multiplier"), "", "use a shorter unit, a smaller multiplier, or another algorithm",
+			"%d × %s is longer than 795 days, the longest sliding_window", r.Multiplier, r.Unit)
+	case p.Algorithm == limit.FixedWindow && p.Limit > 0:
 		c.tail.add(l.at, l.path)
 	}
 	if p.Window > 0 {

@@ -17,6 +17,7 @@
 --          and for each check: verdict (below), remaining (hits), reset or retry (ms; -1: none)
 -- stores   strings: algorithm 1, layout 1, policy version 6, then
 --            F  count 7, end 6, length 6            B  level 7, remainder 7, updated 6
+--            S  current 7, previous 7, end 6, length 6    L  (time 6, hits 2) for each entry
 --          big-endian; counts < 2^53, times in ms since the epoch; see limit.AppendState
 --
 -- Invariants: integers only, every product < 2^53 (the loader sees to it); nothing is written for a
@@ -25,6 +26,7 @@
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local FIXED, BUCKET, SLIDING, LOG, PERMITS = 70, 66, 83, 76, 67
 local LAYOUT, MAX_LAYOUT, EXACT, SLACK = 1, 8, 2 ^ 53, 1000
+local MAX_SLIDING, MAX_SLIDING_WINDOW, MIN_LENGTH, MAX_LOG = 2 ^ 33 - 1, 2 ^ 36 - 1, 1000, 1000
 local REFUND, QUOTA, SHADOW, OVERDRAW = 0, 2, 3, 4
 local ALLOW, DENY, NEVER, LATE, STALE, NEWER, UNDECIDED, NOT_EVALUATED = 0, 1, 2, 3, 4, 5, 6, 7
 
@@ -45,6 +47,21 @@ for i = 1, args[1] do
   at = at + 12
 end
 
+-- load_log reads the entries of a log, nil for what is none. Copies of a state
+-- share them: each has its own first and last entry. sums are hits from the
+-- begin of the log, so that no copy has to add them up; raw is the stored string,
+-- whose first entries, as many as clean says, are still as they were.
+local function load_log(v)
+  local n, times, sums = #v / 8 - 1, {}, { [0] = 0 }
+  local before = -1
+  for i = 1, n do
+    local time, hits = struct.unpack('>I6I2', v, 8 * i + 1)
+    if time <= before or hits == 0 then return nil end
+    times[i], sums[i], before = time, sums[i - 1] + hits, time
+  end
+  return { times = times, sums = sums, raw = v, clean = n }
+end
+
 -- load reads a stored string: a state, false for an absent or a foreign one, or
 -- NEWER for what only a newer program may touch.
 local function load(v)
@@ -55,19 +72,25 @@ local function load(v)
     return false
   end
   if layout > LAYOUT then return NEWER end
+  local s = { alg = alg, used = 0, prev = 0, stop = 0, length = 0, rest = 0, updated = 0 }
   if alg == FIXED and #v == 27 then
-    local ver, used, stop, length = struct.unpack('>I6I7I6I6', v, 3)
-    if used < EXACT then return { alg = alg, ver = ver, used = used, stop = stop, length = length, rest = 0, updated = 0 } end
-  elseif alg == BUCKET and #v == 28 then
-    local ver, used, rest, updated = struct.unpack('>I6I7I7I6', v, 3)
-    if used < EXACT and rest < EXACT then
-      return { alg = alg, ver = ver, used = used, stop = 0, length = 0, rest = rest, updated = updated }
-    end
+    s.ver, s.used, s.stop, s.length = struct.unpack('>I6I7I6I6', v, 3)
+    if s.used < EXACT then return s end
   elseif alg == SLIDING and #v == 34 then
-    local _, used, previous = struct.unpack('>I6I7I7', v, 3)
-    if used < EXACT and previous < EXACT then return NEWER end -- known, but not decided here
-  elseif alg == LOG and #v % 8 == 0 or alg == PERMITS and (#v - 8) % 22 == 0 then
-    return NEWER -- likewise
+    s.ver, s.used, s.prev, s.stop, s.length = struct.unpack('>I6I7I7I6I6', v, 3)
+    if s.used < EXACT and s.prev < EXACT then return s end
+  elseif alg == BUCKET and #v == 28 then
+    s.ver, s.used, s.rest, s.updated = struct.unpack('>I6I7I7I6', v, 3)
+    if s.used < EXACT and s.rest < EXACT then return s end
+  elseif alg == LOG and #v % 8 == 0 and #v <= 8 + 8 * MAX_LOG then
+    s.ver, s.log = struct.unpack('>I6', v, 3), load_log(v)
+    if s.log then
+      s.first, s.last = 1, s.log.clean
+      s.used = s.log.sums[s.last]
+      return s
+    end
+  elseif alg == PERMITS and (#v - 8) % 22 == 0 then
+    return NEWER -- known, but not decided here
   end
   foreign = foreign + 1
   return false
@@ -133,19 +156,138 @@ local function drain_time(s, r, by)
   return max(0, s.updated - now) + max(0, ceil((by * r.den - remainder(s, r)) / r.num))
 end
 
+-- frame is the window of a stored length that now lies in: its begin, its end and
+-- the length of the next one, or more. A calendar unit that this rule does not
+-- know is taken for the rule's length.
+local function frame(r, length)
+  if r.b2 > 0 and length == r.length then
+    if now < r.b1 then return r.b0, r.b1, r.b2 - r.b1 end
+    return r.b1, r.b2, min(2 * (r.b2 - r.b1), MAX_SLIDING_WINDOW)
+  end
+  if length < MIN_LENGTH or length > MAX_SLIDING_WINDOW then length = min(r.window, MAX_SLIDING_WINDOW) end
+  local begin = now - now % length
+  return begin, begin + length, length
+end
+
+-- scale is a * b / c and the rest of the division, for b <= c: by halves of a, so
+-- that no product reaches 2^53.
+local function scale(a, b, c)
+  local high = floor(a / 65536)
+  local x = high * b
+  local q = floor(x / c)
+  x = (x - q * c) * 65536 + (a - high * 65536) * b
+  local p = floor(x / c)
+  return q * 65536 + p, x - p * c
+end
+
+-- slide brings a sliding window to now, and says whether anything of it is left.
+local function slide(s, r)
+  s.used, s.prev = min(s.used, MAX_SLIDING), min(s.prev, MAX_SLIDING)
+  if s.stop > now then return true end
+  local begin, stop = frame(r, s.length)
+  if s.stop < begin or s.used == 0 then return false end
+  s.prev, s.used, s.stop = s.used, 0, stop
+  return true
+end
+
+-- estimate is what a sliding window has used at now: the previous window counts
+-- by the part of it that a window ending now still covers, rounded up.
+local function estimate(s, r)
+  local begin, stop = frame(r, s.length)
+  local length = stop - begin
+  local q, rest = scale(s.prev, min(s.stop - now, length), length)
+  if rest > 0 then q = q + 1 end
+  return s.used + q
+end
+
+-- slide_time is the smallest wait after which a sliding window that has no room
+-- for need has it: in this window as the previous one loses weight, or in the
+-- next one, where this one does.
+local function slide_time(s, r, need)
+  local begin, stop, following = frame(r, s.length)
+  local room = r.limit - s.used - need
+  if room >= 0 then
+    local left = scale(stop - begin, room, s.prev)
+    return s.stop - now - left
+  end
+  local left = scale(following, r.limit - need, s.used)
+  return s.stop - now + following - left
+end
+
+-- seek is the first place of a rising list, between two, that holds at least that.
+local function seek(list, from, to, least)
+  to = to + 1
+  while from < to do
+    local middle = floor((from + to) / 2)
+    if list[middle] < least then from = middle + 1 else to = middle end
+  end
+  return from
+end
+
+local function new_log() return { times = {}, sums = { [0] = 0 }, raw = '', clean = 0 } end
+
+local function log_limit(r) return min(r.limit, MAX_LOG) end
+
+-- expire drops the entries that no window ending now covers.
+local function expire(s, r)
+  s.first = seek(s.log.times, s.first, s.last, now - r.window + 1)
+  s.used = s.log.sums[s.last] - s.log.sums[s.first - 1]
+end
+
+-- add enters hits at now, or at the time of the newest entry when the clock went
+-- back: no entry may expire before older ones.
+local function add(s, n)
+  local log = s.log
+  if s.first > s.last or log.times[s.last] < now then
+    s.last = s.last + 1
+    log.times[s.last], log.sums[s.last] = now, log.sums[s.last - 1]
+  end
+  log.sums[s.last] = log.sums[s.last] + n
+  log.clean = min(log.clean, s.last - 1)
+end
+
+-- remove takes hits from the newest entries; there are that many.
+local function remove(s, n)
+  local log = s.log
+  local left = log.sums[s.last] - n
+  while s.last >= s.first and log.sums[s.last - 1] >= left do s.last = s.last - 1 end
+  if log.sums[s.last] > left then
+    log.sums[s.last] = left
+    log.clean = min(log.clean, s.last - 1)
+  end
+end
+
+-- log_time is the time until that many of the oldest hits have expired.
+local function log_time(s, r, by)
+  local log = s.log
+  local i = seek(log.sums, s.first, s.last, log.sums[s.first - 1] + by)
+  if i > s.last then return 0 end
+  return log.times[i] + r.window - now
+end
+
 -- convert gives the copy the form of the rule's algorithm.
 local function convert(s, r)
   if s.alg == r.alg then return end
-  if r.alg == BUCKET then
-    s.used, s.rest, s.updated = min(s.used * 1000, r.most), 0, now
-    s.stop, s.length = 0, 0
-  else
+  if s.alg == SLIDING then
+    s.used = estimate(s, r)
+  elseif s.alg == BUCKET then
     drain(s, r, true) -- a count has no highest level
-    s.used, s.rest, s.updated = ceil(s.used / 1000), 0, 0
-    s.stop, s.length = 0, 0
+    s.used = ceil(s.used / 1000)
   end
-  s.alg = r.alg
+  s.alg, s.prev, s.rest, s.updated, s.log = r.alg, 0, 0, 0, nil
+  if r.alg == SLIDING then
+    s.used = min(s.used, MAX_SLIDING)
+  elseif r.alg == BUCKET then
+    s.used, s.updated = min(s.used * 1000, r.most), now
+  elseif r.alg == LOG then
+    s.used = min(s.used, log_limit(r))
+    s.log, s.first, s.last = new_log(), 1, 0
+    if s.used > 0 then add(s, s.used) end
+  end
+  if r.alg == BUCKET or r.alg == LOG then s.stop, s.length = 0, 0 end
 end
+
+local function windowed(alg) return alg == FIXED or alg == SLIDING end
 
 -- prepare returns the request's copy of a key, brought to now and into the form
 -- that the rule runs, or the verdict that says why it cannot be decided.
@@ -158,22 +300,29 @@ local function prepare(k, r)
       slots[k] = state
     end
     if state == NEWER then return nil, NEWER end
-    s = { key = k, used = 0, stop = 0, length = 0, rest = 0, updated = 0 }
+    s = { key = k, used = 0, prev = 0, stop = 0, length = 0, rest = 0, updated = 0 }
     -- A window that has passed counts 0; a state that counts 0 is an absent one.
-    if state and state.used > 0 and (state.alg ~= FIXED or state.stop > now) then
-      s.alg, s.ver, s.used, s.stop = state.alg, state.ver, state.used, state.stop
+    if state and state.used + state.prev > 0 and (state.alg ~= FIXED or state.stop > now) then
+      s.alg, s.ver, s.used, s.prev, s.stop = state.alg, state.ver, state.used, state.prev, state.stop
       s.length, s.rest, s.updated = state.length, state.rest, state.updated
+      s.log, s.first, s.last = state.log, state.first, state.last
     end
     copies[k] = s
   end
   local stop
-  if r.alg == FIXED or s.alg == FIXED then
+  if windowed(r.alg) or windowed(s.alg) then
     stop = window_end(r)
     if not stop then return nil, STALE end
+  end
+  if s.alg == SLIDING and not slide(s, r) then
+    s.alg, s.used, s.prev, s.stop, s.length = nil, 0, 0, 0, 0
+  elseif s.alg == LOG then
+    expire(s, r)
   end
   if not s.alg then
     s.alg, s.ver = r.alg, r.ver
     if r.alg == BUCKET then s.updated = now end
+    if r.alg == LOG then s.log, s.first, s.last = new_log(), 1, 0 end
   end
   local older = r.ver < s.ver
   if not older then
@@ -182,12 +331,11 @@ local function prepare(k, r)
   end
   if s.alg == BUCKET then
     drain(s, r, older)
-    return s
-  end
-  -- A window of the rule's length that ends later than now's stays in force:
-  -- the clock went back. One of another length carries its count into now's
-  -- window, but not for an older rule, or two versions would flip the key.
-  if s.stop == 0 or (s.length ~= r.length and not older) then
+  elseif windowed(s.alg) and (s.stop == 0 or (s.length ~= r.length and not older)) then
+    -- A window of the rule's length that ends later than now's stays in force:
+    -- the clock went back. One of another length carries its count into now's
+    -- window, but not for an older rule, or two versions would flip the key.
+    if s.prev > 0 then s.used, s.prev = min(estimate(s, r), MAX_SLIDING), 0 end
     s.stop, s.length = stop, r.length
   end
   return s
@@ -205,33 +353,51 @@ end
 
 local function budget(s, r)
   if s.alg == BUCKET then return r.cap end
+  if s.alg == LOG then return log_limit(r) end
   return r.limit
 end
 
+local function used(s, r)
+  if s.alg == SLIDING then return estimate(s, r) end
+  return s.used
+end
+
 local function fits(s, r, cost)
-  return s.used + amount(s, cost) <= budget(s, r)
+  if cost == 0 and s.alg == LOG then return true end
+  return used(s, r) + amount(s, cost) <= budget(s, r)
+end
+
+-- record keeps a cost that used counts already.
+local function record(s, r, cost)
+  if s.alg == LOG then add(s, cost) end
+  keep(s, r)
 end
 
 -- overdraw records a cost that did not fit: nothing more once a window is over
--- its limit, never more debt than the cap, and never less than before.
+-- its limit, never more debt than the cap, never in a log, and never less than
+-- before.
 local function overdraw(s, r, cost)
   local before = s.used
   if s.alg == BUCKET then
     s.used = max(s.used, min(r.most, s.used + cost * 1000))
-  elseif s.used <= r.limit then
+  elseif windowed(s.alg) and used(s, r) <= r.limit then
     s.used = s.used + cost
   end
   if s.used ~= before then keep(s, r) end
 end
 
--- refund gives back at most what was used.
+-- refund gives back at most what was used: a sliding window what the current one
+-- took, then hits of the previous one, which count by their weight; a log its
+-- newest hits.
 local function refund(s, r, cost)
   local back = min(s.used, amount(s, cost))
-  if back > 0 then
-    s.used = s.used - back
-    if s.used == 0 then s.rest = 0 end
-    keep(s, r)
-  end
+  local before = min(s.prev, cost - hits(s, back))
+  if back == 0 and before == 0 then return end
+  s.prev = s.prev - before
+  if s.alg == LOG then remove(s, back) end
+  s.used = s.used - back
+  if s.used == 0 then s.rest = 0 end
+  keep(s, r)
 end
 
 local function answer(verdict, remaining, ms)
@@ -240,10 +406,11 @@ local function answer(verdict, remaining, ms)
 end
 
 local function allowed(s, r)
-  local left = max(0, budget(s, r) - s.used)
+  local left = max(0, budget(s, r) - used(s, r))
   if s.alg == BUCKET then
     return answer(ALLOW, floor(left / 1000), drain_time(s, r, s.used))
   end
+  if s.alg == LOG then return answer(ALLOW, left, log_time(s, r, 1)) end
   answer(ALLOW, left, s.stop - now)
 end
 
@@ -252,9 +419,12 @@ local function denied(s, r, need)
   local all = budget(s, r)
   local never = amount(s, need) > all
   local verdict = never and NEVER or DENY
-  if s.alg == FIXED then return answer(verdict, 0, s.stop - now) end
+  local by = s.used + amount(s, need) - all
+  if s.alg == FIXED or never and s.alg == SLIDING then return answer(verdict, 0, s.stop - now) end
   if never then return answer(verdict, 0, -1) end
-  answer(verdict, 0, drain_time(s, r, s.used + amount(s, need) - all))
+  if s.alg == SLIDING then return answer(verdict, 0, slide_time(s, r, need)) end
+  if s.alg == LOG then return answer(verdict, 0, log_time(s, r, by)) end
+  answer(verdict, 0, drain_time(s, r, by))
 end
 
 -- The requests.
@@ -320,7 +490,7 @@ for _ = 1, args[2] do
       if over[j] then
         if draws[j] then overdraw(slot[j], rule[j], cost[j]) end
       elseif not refused and cost[j] > 0 then
-        keep(slot[j], rule[j])
+        record(slot[j], rule[j], cost[j])
       end
     end
 
@@ -340,7 +510,7 @@ for _ = 1, args[2] do
       elseif fits(s, r, cost[j]) then
         if cost[j] > 0 then
           s.used = s.used + amount(s, cost[j])
-          keep(s, r)
+          record(s, r, cost[j])
         end
         allowed(s, r)
       else
@@ -351,19 +521,40 @@ for _ = 1, args[2] do
   end
 end
 
+-- pack_log is the body of a log: what is as it was, and what is new.
+local function pack_log(s)
+  local log = s.log
+  local clean = min(log.clean, s.last)
+  local body = { log.raw:sub(8 * s.first + 1, 8 * clean + 8) }
+  for i = max(s.first, clean + 1), s.last do
+    body[#body + 1] = struct.pack('>I6I2', log.times[i], log.sums[i] - log.sums[i - 1])
+  end
+  return table.concat(body)
+end
+
 -- Write what changed. An unused budget is an absent key.
 for k, r in pairs(dirty) do
   local s = slots[k]
-  if s.used == 0 then
+  if s.used + s.prev == 0 then
     redis.call('DEL', KEYS[k])
   else
     local ttl, value
-    if s.alg == BUCKET then
+    if s.alg == FIXED then
+      ttl = s.stop - now + SLACK
+      value = struct.pack('>BBI6I7I6I6', s.alg, LAYOUT, s.ver, s.used, s.stop, s.length)
+    elseif s.alg == SLIDING then
+      ttl = s.stop - now + SLACK
+      if s.used > 0 then
+        local _, _, following = frame(r, s.length)
+        ttl = ttl + following
+      end
+      value = struct.pack('>BBI6I7I7I6I6', s.alg, LAYOUT, s.ver, s.used, s.prev, s.stop, s.length)
+    elseif s.alg == BUCKET then
       ttl = drain_time(s, r, s.used) + SLACK
       value = struct.pack('>BBI6I7I7I6', s.alg, LAYOUT, s.ver, s.used, s.rest, s.updated)
     else
-      ttl = s.stop - now + SLACK
-      value = struct.pack('>BBI6I7I6I6', s.alg, LAYOUT, s.ver, s.used, s.stop, s.length)
+      ttl = s.log.times[s.last] + r.window - now + SLACK
+      value = struct.pack('>BBI6', s.alg, LAYOUT, s.ver) .. pack_log(s)
     end
     if r.ver < s.ver then ttl = max(ttl, redis.call('PTTL', KEYS[k])) end
     redis.call('SET', KEYS[k], value, 'PX', ttl)
